@@ -6,6 +6,7 @@ in which they also work in a checkout.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -22,9 +23,8 @@ include_patterns = [
     "*.md",
     "docs/*.md",
     "docs/reference/*.md",
-    "samples/**.md",
+    "samples/*.md",
     "tests/conformance/*.md",
-    "experiments/*.md",
 ]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
@@ -50,6 +50,38 @@ html_title = "xlexport"
 html_copy_source = False
 html_show_sphinx = False
 html_use_index = True
+
+# Pages of earlier versions, and where their text stands now.
+MOVED = {
+    "docs/glossary": "docs/index#glossary",
+    "docs/coming_from_gpt2": "docs/start_reading_experiments#coming-from-gpt-2-and-minicons",
+    "docs/start_embedding": "docs/api#embed-a-model",
+    "docs/training_words": "docs/start_training#training-with-vocabularies-settings-and-several-devices",
+    "docs/encodings": "docs/start_training#encodings-losses-and-regularisation",
+    "docs/runtimes": "docs/start_without_python#three-runtimes",
+    "docs/start_scoring": "docs/scoring#score-texts",
+    "docs/how_large": "docs/corpus#how-large-can-it-get",
+    "docs/evaluating": "docs/protocols#lm-evaluation-harness",
+    "docs/web": "docs/report#a-page-to-write-on-xlexport-web",
+    "docs/native": "docs/hardware#kernels-faster-steps-on-a-cpu",
+    "docs/providers": "docs/hardware#execution-providers-which-hardware-runs-the-graphs",
+    "docs/cuda": "docs/hardware#cuda-running-bundles-on-a-gpu",
+    "docs/duplication": "docs/papers#the-duplication-task",
+    "docs/reformer_experiments": "docs/papers#experiments-of-the-reformer-paper",
+    "experiments/README": "docs/papers#experiments",
+    "docs/translating": "docs/papers#translate-with-encoder-decoders",
+    "docs/images": "docs/papers#images",
+    "docs/signing": "docs/ship#signing-a-bundle",
+    "docs/platforms": "tests/conformance/README#platforms-where-bundles-run",
+    "docs/vocabularies": "docs/checkpoints#vocabularies",
+    "docs/gate_orders": "docs/own_models#gate-orders-and-other-peoples-files",
+    "docs/custom_ops": "docs/bundle_format#custom-operators-domain-aixlexport-version-1",
+    "docs/verification": "docs/start_converting#what-equal-means-xlexport-verify",
+    "docs/bench": "BENCHMARKS#measuring-speed-xlexport-bench",
+    "RELIABILITY": "SECURITY#reliability",
+    "samples/train_sample/README": "samples/README#how-the-sample-checkpoints-were-trained",
+    "docs/changes_for_you": "docs/troubleshooting#what-changed-for-you",
+}
 
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=\))")
 MARKDOWN_CODE = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)(?=(\w?))")
@@ -88,8 +120,21 @@ def list_commands(app: Any, docname: str, source: list[str]) -> None:
                 source[0] += f"\n```\n$ xlexport {name} {flag}\n{shown.output}```\n"
 
 
+def write_redirects(app: Any, error: Exception | None) -> None:
+    """Lead from pages of earlier versions to their text."""
+    if error is not None or app.builder.name != "html":
+        return
+    for old, new in MOVED.items():
+        page, _, anchor = new.partition("#")
+        file = Path(app.outdir) / f"{old}.html"
+        target = f"{os.path.relpath(Path(app.outdir) / page, file.parent)}.html#{anchor}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><title>xlexport</title>\n')
+
+
 def setup(app: Any) -> None:
     """Connect these functions."""
     app.connect("source-read", list_commands)
     app.connect("source-read", link_folders_to_their_page)
+    app.connect("build-finished", write_redirects)
     app.connect("autodoc-process-docstring", read_markdown_code, priority=400)

@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 @click.group()
 def main() -> None:
-    """Train the models of a table or figure, and print it next to the paper's (experiments/README.md)."""
+    """Train the models of a table or figure, and print it next to the paper's (docs/papers.md)."""
 
 
 for _name, _command in {

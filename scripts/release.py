@@ -118,7 +118,8 @@ class Build:
         """Write the notes and the recipe of signatures, and last the digests of all files."""
         changelog = (self._sources / "CHANGELOG.md").read_text("utf-8")
         (self._dist / "RELEASE_NOTES.md").write_text(notes_of(__version__, changelog), "utf-8")
-        shutil.copy(self._sources / "docs" / "signing.md", self._dist / "SIGNING.md")
+        _, title, signing = (self._sources / "docs/ship.md").read_text("utf-8").partition("## Signing a bundle\n")
+        (self._dist / "SIGNING.md").write_text(title.removeprefix("#") + signing, "utf-8")
         files = sorted(self._dist.iterdir())
         digests = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files]
         (self._dist / "SHA256SUMS").write_text("".join(digests), "utf-8")

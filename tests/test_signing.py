@@ -1,4 +1,4 @@
-"""docs/signing.md: its commands work, and print the output on the page."""
+"""docs/ship.md: its commands work, and print the output on the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.helpers.paths import EMPTY, ROOT, golden_bundle
 
-PAGE = ROOT / "docs" / "signing.md"
+PAGE = ROOT / "docs/ship.md"
 
 
 def examples() -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ __all__ = ["OPERATORS", "SPECIFICATION", "meanings_of"]
 SPECIFICATION = {  # of every graph: where its rules stand
     "format": "xlexport bundle, format 5",
     "specification": "docs/bundle_format.md of xlexport: rules 10 to 13 for inputs and outputs, 14 to 20 for memories",
-    "operators": "docs/custom_ops.md of xlexport",
+    "operators": "docs/bundle_format.md of xlexport",
 }
 FEEDS: Mapping[str, str] = {
     "tokens": "ids of the segment's tokens",

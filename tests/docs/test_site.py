@@ -1,4 +1,4 @@
-"""The documentation site, the tables of docs/runtimes.md, and the Python of pages."""
+"""The documentation site, the tables of docs/start_without_python.md, and the Python of pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.docs.conftest import ITEMS
 from tests.helpers.pages import PAGES, blocks_of, python_of
 from tests.helpers.paths import EMPTY, ROOT, golden_bundle, is_moved
 from xlexport.commands import run
-from xlruntime.tokenizers.vocabulary import Vocabulary
 
 SPHINX = all(importlib.util.find_spec(name) for name in ("sphinx", "myst_parser", "furo"))
 
@@ -48,7 +47,7 @@ def test_site_is_built_without_warnings_and_loads_nothing_from_elsewhere(tmp_pat
     assert 'id="xlruntime.Model.score"' in reference
 
 
-# The tables of docs/runtimes.md.
+# The tables of docs/start_without_python.md.
 
 
 FOLDERS = {  # in the order of the columns
@@ -56,7 +55,7 @@ FOLDERS = {  # in the order of the columns
     "C": (ROOT / "runtime/c/src", "h"),
     "JavaScript": (ROOT / "runtime/js/src", "ts"),
 }
-PAGE = (ROOT / "docs/runtimes.md").read_text("utf-8").partition("## Differences")[0]
+PAGE = (ROOT / "docs/start_without_python.md").read_text("utf-8").partition("## Differences")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
 
 
@@ -79,16 +78,11 @@ def test_names_exist(language: str) -> None:
 
 
 HERE = [
-    "docs/coming_from_gpt2.md",
-    "docs/gate_orders.md",
-    "docs/native.md",
+    "docs/hardware.md",
     "docs/own_models.md",
     "docs/protocols.md",
-    "docs/start_embedding.md",
     "docs/start_reading_experiments.md",
-    "docs/vocabularies.md",
 ]
-WORDS = Vocabulary("words", ("<eos>", "<unk>", "the", "cat", "sat"), unk="<unk>", line_end="<eos>")
 ELSEWHERE = {
     "README.md": "tests/runtime/test_api_page.py",
     "docs/api.md": "tests/runtime/test_api_page.py",
@@ -108,12 +102,8 @@ def test_each_page_with_python_is_run() -> None:
 @pytest.mark.parametrize("page", HERE)
 def test_python_of_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if page == "docs/vocabularies.md":
-        Path("bundle").mkdir()
-        Path("bundle/vocabulary.json").write_text(WORDS.to_json(), "utf-8")
-    else:
-        Path("bundle").symlink_to(golden_bundle(EMPTY))
-    if page in ("docs/start_reading_experiments.md", "docs/coming_from_gpt2.md"):
+    Path("bundle").symlink_to(golden_bundle(EMPTY))
+    if page == "docs/start_reading_experiments.md":
         pytest.importorskip("pandas", reason="needs pandas")
         Path("items.csv").write_text(ITEMS, "utf-8")
         options = ["--field", "sentence", "--context-field", "preamble", "--per", "word", "-o", "words.csv"]

@@ -68,7 +68,7 @@ def test_scores_depend_on_sort_and_gather(operator: str, folder: Path, tmp_path:
 
 
 class LSHSort(OpRun):
-    """The sort as docs/custom_ops.md defines it."""
+    """The sort as docs/bundle_format.md defines it."""
 
     op_domain = DOMAIN
 
@@ -78,7 +78,7 @@ class LSHSort(OpRun):
 
 
 class LSHGather(OpRun):
-    """The gather as docs/custom_ops.md defines it."""
+    """The gather as docs/bundle_format.md defines it."""
 
     op_domain = DOMAIN
 

@@ -71,7 +71,7 @@ CASES = [
 
 
 def defined(inputs: tuple[Tensor, ...]) -> tuple[Array, Array, Array]:
-    """Compute the operator as docs/custom_ops.md defines it: one query, one key at a time, in float64."""
+    """Compute the operator as docs/bundle_format.md defines it: one query, one key at a time, in float64."""
     qkv, u, v, key, value, positions, *counters = (tensor.numpy() for tensor in inputs)
     offset, length, window = int(counters[0][0]), counters[1], int(counters[2][0])
     (B, S, _), (_, H, C, d), near = qkv.shape, key.shape, positions.shape[2] - 1

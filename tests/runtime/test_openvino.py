@@ -1,6 +1,6 @@
 """The OpenVINO execution provider against the CPU's, over carried memory; skipped without `onnxruntime-openvino`.
 
-It is the other wheel of ONNX Runtime, so these tests run in an environment of their own: docs/providers.md.
+It is the other wheel of ONNX Runtime, so these tests run in an environment of their own: docs/hardware.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure a bundle's speed, the speed of the machine and that of the eager model in one run.
 
 Machines are shared and noisy. So the measured sides take turns, and only ratios and medians of one run count. There are
-no ratios if other programs took the cores. docs/bench.md explains how to read the figures.
+no ratios if other programs took the cores. BENCHMARKS.md explains how to read the figures.
 """
 
 from __future__ import annotations

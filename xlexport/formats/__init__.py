@@ -40,7 +40,7 @@ OTHERS = {  # of other libraries, by their first bytes or the ending of their na
     ".msgpack": "weights of Flax",
 }
 OWN_CODE = (
-    "Write the model as a module that reads the weights: docs/own_models.md says how, docs/gate_orders.md which orders "
+    "Write the model as a module that reads the weights: docs/own_models.md says how, docs/own_models.md which orders "
     "of gates libraries have."
 )
 VOCABULARIES = ("Vocab", "Corpus", "LMCorpus")  # classes in the authors' cache.pt

@@ -1,4 +1,4 @@
-"""The custom operators, each in the file of its name; `docs/custom_ops.md` specifies them.
+"""The custom operators, each in the file of its name; `docs/bundle_format.md` specifies them.
 
 Each is a PyTorch operator that exports to one ONNX node, and an ONNX function of standard operators. The ONNX file
 holds both. A runtime with a kernel of that name uses the kernel; every other runtime runs the function's body.

@@ -1,4 +1,4 @@
-"""Rings of 8-bit integers with a scale a row, for the attention of Transformer-XLs; see `docs/custom_ops.md`."""
+"""Rings of 8-bit integers with a scale a row, for the attention of Transformer-XLs; see `docs/bundle_format.md`."""
 
 from __future__ import annotations
 

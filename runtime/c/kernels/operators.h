@@ -1,4 +1,4 @@
-// The kernels, one class for each operator; kernel.h says what a class needs. See docs/custom_ops.md.
+// The kernels, one class for each operator; kernel.h says what a class needs. See docs/bundle_format.md.
 #pragma once
 
 #include "kernel.h"

@@ -1,4 +1,4 @@
-"""Reorder the gates of recurrent cells: `docs/gate_orders.md` has the orders of libraries, and what else differs."""
+"""Reorder the gates of recurrent cells: `docs/own_models.md` has the orders of libraries, and what else differs."""
 
 import torch
 from torch import Tensor
