@@ -129,7 +129,7 @@ def write_redirects(app: Any, error: Exception | None) -> None:
         file = Path(app.outdir) / f"{old}.html"
         target = f"{os.path.relpath(Path(app.outdir) / page, file.parent)}.html#{anchor}"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><title>xlexport</title>\n')
+        file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><title>xlexport</title>')
 
 
 def setup(app: Any) -> None:

@@ -16,7 +16,9 @@ from tests.helpers.command_table import all_commands
 from tests.helpers.pages import PAGES, Block, blocks_of
 from tests.helpers.paths import ROOT, SHARED_DATA
 
-RUN = [page for page in PAGES if page in ("README.md", "docs/scoring.md", "docs/start_converting.md") or "/start_" in page]
+RUN = [
+    page for page in PAGES if page in ("README.md", "docs/scoring.md", "docs/start_converting.md") or "/start_" in page
+]
 INSTALLS = "installs packages: .ci/run does it"
 NOT_RUN = {
     ("README.md", "python -m venv .venv && . .venv/bin/activate"): INSTALLS,
