@@ -67,7 +67,7 @@ MOVED = {
     "docs/providers": "docs/hardware#execution-providers-which-hardware-runs-the-graphs",
     "docs/cuda": "docs/hardware#cuda-running-bundles-on-a-gpu",
     "docs/duplication": "docs/papers#the-duplication-task",
-    "docs/reformer_experiments": "docs/papers#experiments-of-the-reformer-paper",
+    "docs/reformer_experiments": "docs/papers#reformer-kitaev-et-al-2020",
     "experiments/README": "docs/papers#experiments",
     "docs/translating": "docs/papers#translate-with-encoder-decoders",
     "docs/images": "docs/papers#images",
