@@ -26,11 +26,6 @@ NOT_RUN = {
     ("README.md", "pip install -e ./runtime/python -e '.[cpu,convert,train,dev]' -c constraints.txt && pytest"): (
         INSTALLS
     ),
-    (
-        "docs/scoring.md",
-        "3 documents, 28,000 tokens: 2.1304 bits per byte together, 2.1460 ± 0.0137 a document (mean and standard "
-        "error), 2,705 tokens/s",
-    ): "output for texts that are not in the repository",
     ("docs/start_without_python.md", "$ npm install --ignore-scripts onnxruntime-node"): (
         "needs Node: tried by hand with Node 20 and onnxruntime-node"
     ),
