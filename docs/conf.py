@@ -78,7 +78,7 @@ MOVED = {
     "docs/custom_ops": "docs/bundle_format#custom-operators-domain-aixlexport-version-1",
     "docs/verification": "docs/start_converting#what-equal-means-xlexport-verify",
     "docs/bench": "BENCHMARKS#measuring-speed-xlexport-bench",
-    "RELIABILITY": "SECURITY#reliability",
+    "RELIABILITY": "SECURITY#what-was-tried-to-break-it",
     "samples/train_sample/README": "samples/README#how-the-sample-checkpoints-were-trained",
     "docs/changes_for_you": "docs/troubleshooting#what-changed-for-you",
 }
