@@ -26,37 +26,48 @@ from xlruntime import __version__
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
 
-# Short help of each command, so that `xlexport --help` imports none of them.
-COMMANDS = {
-    "bench": "Compare BUNDLE's speed with what the machine can do.",
-    "compare": "Compare two tables of score, or two conditions in one.",
-    "completion": "Print the script that completes commands in a shell.",
-    "configure": "Write a copy of BUNDLE with other evaluation settings.",
-    "context": "Measure how far BUNDLE's memory reaches.",
-    "convert": "Convert CHECKPOINT to a bundle, verified against the trained model.",
-    "demo": "Convert, verify and run the sample checkpoint.",
-    "doctor": "Check the installation and suggest fixes.",
-    "evaluate": "Reproduce a published score: evaluate CORPUS in parallel streams.",
-    "generate": "Continue PROMPT with BUNDLE.",
-    "inspect": "Check the bundle or checkpoint at PATH, and show its contents.",
-    "plot": "Draw scores along documents, or attention.",
-    "prepare": "Turn text FILES into token ids for training.",
-    "quantize": "Write BUNDLE in a lower precision.",
-    "report": "Write a web page that colours text by surprisal.",
-    "reproduce": "Run the protocol of a published score, and compare with its figure.",
-    "score": "Score FILES with BUNDLE, each as one document of any length.",
-    "serve": "Answer HTTP requests for scores and continuations with BUNDLES.",
-    "train": "Train a language model on text FILES or prepared data.",
-    "verify": "Compare BUNDLE with the trained model in CHECKPOINT.",
-    "web": "Write a static site that colours text while you write it.",
+# Short help of each command, so that `xlexport --help` imports none of them; in the order of a first day.
+GROUPS = {
+    "Convert": {
+        "demo": "Convert, verify and run the sample checkpoint.",
+        "convert": "Convert CHECKPOINT to a bundle, and verify it.",
+        "inspect": "Check the bundle or checkpoint at PATH, and show its contents.",
+        "verify": "Compare BUNDLE with the trained model in CHECKPOINT.",
+        "quantize": "Write BUNDLE in a lower precision.",
+        "configure": "Write a copy of BUNDLE with other evaluation settings.",
+    },
+    "Use a bundle": {
+        "score": "Score FILES with BUNDLE, each as one document of any length.",
+        "report": "Write a web page that colours text by surprisal.",
+        "compare": "Compare two tables of score, or two conditions in one.",
+        "generate": "Continue PROMPT with BUNDLE.",
+        "serve": "Answer HTTP requests for scores and continuations.",
+        "web": "Write a static site that colours text while you write it.",
+    },
+    "Measure": {
+        "evaluate": "Evaluate CORPUS in parallel streams, as published scores do.",
+        "reproduce": "Run the protocol of a published score, and compare.",
+        "context": "Measure how far BUNDLE's memory reaches.",
+        "plot": "Draw scores along documents, or attention.",
+        "bench": "Compare BUNDLE's speed with what the machine can do.",
+    },
+    "Train": {
+        "prepare": "Turn text FILES into token ids for training.",
+        "train": "Train a language model on text FILES or prepared data.",
+    },
+    "This program": {
+        "doctor": "Check the installation and suggest fixes.",
+        "completion": "Print the script that completes commands in a shell.",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 # Commands of the version before, with what to do instead.
 REMOVED = {
     "picture": "Run `python -m experiments.picture` in a clone of xlexport.",
     "translate": "Run `python -m experiments.translate` in a clone of xlexport, or call xlruntime.load_translator.",
 }
 
-HELP = "Show what COMMAND does, and its options, as COMMAND -h does."  # `LazyGroup.parse_args` reads it
+HELP = "Show the help of COMMAND, as COMMAND -h does."  # `LazyGroup.parse_args` reads it
 # How often a thread of PyTorch (GNU OpenMP) looks for work before it sleeps; its default is 300,000. Beside two busy
 # loops, two threads then take 1.1 times as long as one, instead of 1.7 times. On a quiet machine they lose 1 %.
 SPINS = "3000"
@@ -72,7 +83,7 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return sorted(COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command."""
@@ -94,9 +105,11 @@ class LazyGroup(click.Group):
             raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted({**COMMANDS, "help": HELP}.items()))
+        """Write the commands in their groups without importing them."""
+        width = max(map(len, COMMANDS))
+        for title, commands in {**GROUPS, "This program": GROUPS["This program"] | {"help": HELP}}.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
