@@ -51,19 +51,18 @@ class ConversionOptions(PrecisionOptions):
 
     to: Format = setting(
         "onnx",
-        "Format of the graphs; all but onnx need PyTorch and can run code. executorch needs --fixed.",
-        heading="Output",
+        "Only onnx runs without PyTorch.",
+        heading="Graphs",
         common=True,
     )
     inline: bool = setting(
-        False, "Use standard operators only, for tools other than ONNX Runtime; slower.", heading="Output"
+        False, "Use standard operators only, for tools other than ONNX Runtime; slower.", heading="Graphs"
     )
-    dtype: str = setting(
-        "float32", "Precision of the bundle, which is first verified in float32.", heading="Precision", common=True
-    )
+    dtype: str = setting("float32", "Precision; first verified in float32.", heading="Graphs", common=True)
     tokenizer: str | None = _tokenizer(
-        "A vocabulary, tokenizer.json or SentencePiece model.  [default: the checkpoint's]",
+        "Tokenizer.  [default: the checkpoint's]",
         metavar="FILE|bytes|none",
+        heading="Checkpoint",
         common=True,
     )
     vocab_style: str | None = _tokenizer(
@@ -72,16 +71,14 @@ class ConversionOptions(PrecisionOptions):
     bos: str | None = _tokenizer("Token that begins a text, or none.  [default: as files say]")
     eos: str | None = _tokenizer("Token that ends a text, or none.  [default: as files say]")
     text: Path | None = setting(
-        None, "Text to verify on.  [default: Python's documentation topics]", heading="Verification", common=True
+        None, "Text to verify on.  [default: Python's documentation]", heading="Verification", common=True
     )
-    as_ids: bool = _verification(
-        False, "The file of --text holds token ids separated by white space.", flags=("--ids",)
-    )
+    as_ids: bool = _verification(False, "--text holds token ids, separated by white space.", flags=("--ids",))
     segments: int | None = _verification(None, "Segments to verify.", minimum=1)
     fixed: FixedShapes | None = setting(
         None,
-        "Fix all shapes, as CUDA graphs and accelerators of phones need; also mem_len=N.",
-        heading="Shapes",
+        "Fix all shapes; also mem_len=N.",
+        heading="Graphs",
         metavar="batch=1,segment=N,…",
         common=True,
     )

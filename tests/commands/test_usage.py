@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -223,6 +224,13 @@ def test_three_ways_to_ask_for_help(name: str, invoke: Invoke) -> None:
             assert parameter.help or parameter.show_default, f"{name} {parameter.opts} has neither help nor default"
     assert invoke(*name.split(), "-h").succeeded().out == shown
     assert invoke("help", *name.split()).succeeded().out == shown
+
+
+@pytest.mark.parametrize("name", ["", *DOING])
+def test_help_fits_a_page(name: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = invoke(*name.split(), "--help").succeeded().out.splitlines()
+    assert sum(max(1, math.ceil(len(line) / 80)) for line in lines) <= 60  # some examples take two
 
 
 def test_help_without_a_command(invoke: Invoke) -> None:

@@ -19,9 +19,9 @@ class TrainingConfig(PlainFields):
 
     NAME: ClassVar[str] = "training"
 
-    steps: int = setting(10_000, "Number of updates in all; 0 writes an untrained model.", minimum=0, common=True)
+    steps: int = setting(10_000, "Updates in all; 0: an untrained model.", minimum=0, common=True)
     """Also the end of the learning rate's schedule."""
-    batch_size: int = setting(16, "Parallel streams of text, or examples, of one update.", minimum=1, common=True)
+    batch_size: int = setting(16, "Streams, or examples, of one update.", minimum=1, common=True)
     micro_batches: int | None = setting(
         None,
         "Groups of streams to compute one after the other, which saves memory.  [default: one for each process]",
@@ -33,9 +33,7 @@ class TrainingConfig(PlainFields):
         "adam",
         "Optimizer; adafactor keeps little state, muon updates matrices and leaves the rest to AdamW.",
     )
-    learning_rate: float = setting(
-        2e-3, "Highest learning rate; for adafactor relative to the weights, such as 0.1.", above=0, common=True
-    )
+    learning_rate: float = setting(2e-3, "Highest learning rate.", above=0, common=True)
     schedule: Literal["cosine", "inverse_sqrt", "constant"] = setting(
         "cosine", "Course of the learning rate after the warm-up."
     )
@@ -65,7 +63,7 @@ class TrainingConfig(PlainFields):
     )
     """All with equal weight (Polyak and Juditsky 1992; Merity et al. 2017, arXiv:1708.02182). Evaluations and
     checkpoints use the average."""
-    seed: int = setting(0, "Seed of the initial weights and of dropout.", common=True)
+    seed: int = setting(0, "Seed of the weights and of dropout.", common=True)
     log_every: int = setting(50, "Updates between two lines of log.jsonl.", minimum=1)
     eval_every: int = setting(500, "Updates between two evaluations.", minimum=1)
     checkpoint_every: int = setting(500, "Updates between two checkpoints.", minimum=1)

@@ -34,7 +34,7 @@ __all__ = ["convert", "length_rows"]
 @click.command(
     cls=LongCommand,
     examples=(
-        ("xlexport convert checkpoint.pt -o bundle", "Convert, and verify on Python's documentation topics."),
+        ("xlexport convert checkpoint.pt -o bundle", "Convert, and verify on Python's documentation."),
         (
             "xlexport convert model_folder -o bundle --text valid.txt",
             "A folder of Hugging Face, verified on your text.",
@@ -46,9 +46,7 @@ __all__ = ["convert", "length_rows"]
 @click.argument("checkpoint", type=MODEL)
 @headed(
     "Output",
-    click.option(
-        "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT with the suffix .bundle]"
-    ),
+    click.option("-o", "--output", type=PATH, help="Bundle to write.  [default: CHECKPOINT as .bundle]"),
     force_option,
     json_option,
     quiet_option,
@@ -60,7 +58,7 @@ __all__ = ["convert", "length_rows"]
     memory_dtype=MEMORY_DTYPE,
     fixed={"callback": lambda context, parameter, text: None if text is None else FixedShapes.parse(text)},
 )
-@headed("Device", threads_option)
+@headed("Verification", threads_option)
 @headed("Checkpoint", checkpoint_options, trust_option, download_option)
 @headed("Model settings", conversion_settings)
 def convert(
@@ -75,8 +73,8 @@ def convert(
 ) -> None:
     """Convert CHECKPOINT to a bundle and verify it against the trained model. If they differ, nothing is written.
 
-    CHECKPOINT is a file, a folder, or ORG/MODEL in the local cache of the Hugging Face hub. A model of your own is
-    FILE.py:NAME or the name of an installed one; its code runs only with --trust.
+    CHECKPOINT is a file, a folder, or ORG/MODEL of the Hugging Face hub. A model of your own is FILE.py:NAME or the
+    name of an installed one; its code runs only with --trust.
     """
     gc.set_threshold(100_000, 50, 100)  # traces and modules live until the end; looking for cycles takes a tenth
     from xlexport.extras import require

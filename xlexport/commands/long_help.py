@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +15,12 @@ from xltraining.config_fields import options_of
 __all__ = ["HEADINGS", "LongCommand", "headed", "options_from"]
 
 OTHER = "Other options"
-# In the order in which help shows them; options under further headings and those without one follow.
+POSITIVE = re.compile(r"; x>=1(?=\])|  \[x>=1\]$")  # a limit that goes without saying
+WIDEST = 22  # characters of an option in the left column
+# In the order in which help shows them; options under further headings follow.
 HEADINGS = (
     "Input",
     "Run",
-    "Settings",
     "Curves",
     "Texts",
     "Tokens",
@@ -31,14 +33,15 @@ HEADINGS = (
     "Server",
     "Limits",
     "Page",
-    "Records",
     "Output",
+    "Graphs",
     "Verification",
     "Tokenizer",
     "Checkpoint",
     "Training",
     "Model settings",
     "Device",
+    OTHER,
 )
 
 
@@ -106,7 +109,8 @@ class LongCommand(click.Command):
         super().format_help_text(ctx, formatter)
         if self.examples:
             with formatter.section("Examples"):
-                formatter.write_dl(list(self.examples))
+                for line, text in self.examples:
+                    formatter.write(f"  {line}\n      {text}\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their headings."""
@@ -115,11 +119,12 @@ class LongCommand(click.Command):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
                 names = record[0].removesuffix(" RANGE")  # click's word for a number with limits, which help shows
-                sections.setdefault(self.heading_of(parameter), []).append((names, record[1]))
+                text = POSITIVE.sub("", record[1])
+                sections.setdefault(self.heading_of(parameter), []).append((names, text))
         for heading, records in sections.items():
             if records:
                 with formatter.section(heading):
-                    formatter.write_dl(records)
+                    formatter.write_dl(records, col_max=WIDEST)
 
     def heading_of(self, parameter: click.Parameter) -> str:
         """Return the heading under which help shows an option."""

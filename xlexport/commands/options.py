@@ -301,7 +301,7 @@ _restart = click.option(
     "--restart",
     is_flag=True,
     default=None,
-    help="Reset position and memory if a document exceeds the model's positions, instead of failing.",
+    help="Reset position and memory where positions end.",
 )
 document_options = all_of(evaluation_options, _restart)
 # For the command that tries memory lengths itself.
@@ -346,7 +346,7 @@ conversion_settings = all_of(
 trust_option = click.option(
     "--trust",
     is_flag=True,
-    help="Run code of others: a model's Python file or package, TorchScript, exported programs, ExecuTorch.",
+    help="Run code that others wrote for a model or graph.",
 )
 
 
@@ -356,7 +356,7 @@ download_option = click.option(
     is_eager=True,  # before the arguments that it is for
     expose_value=False,
     callback=lambda context, _, value: context.meta.update({DOWNLOAD: value}),
-    help="Fetch ORG/NAME[@REVISION] from Hugging Face's hub, unless it is local: no code and no pickles.",
+    help="Fetch ORG/NAME[@REVISION] from the hub; no code.",
 )
 
 
@@ -383,9 +383,9 @@ checkpoint_options = all_of(
         metavar="FILE|NAME=VALUE",
         multiple=True,
         callback=_read_config,
-        help="Settings that the checkpoint lacks: a JSON file, or one value such as num_buckets=64. Repeatable.",
+        help="Settings that the checkpoint lacks. Repeatable.",
     ),
-    click.option("--weights", type=PATH, help="Tensors (.safetensors) for a model that code makes."),
+    click.option("--weights", type=PATH, help="Tensors (.safetensors) for a model of code."),
     _as_reading,
 )
 

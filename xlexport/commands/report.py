@@ -110,20 +110,20 @@ page_options = all_of(
             "--output",
             callback=_page,
             metavar="PAGE",
-            help="HTML file to write.  [default: for one FILE its name without the suffix + .html]",
+            help="HTML file to write.  [default: FILE as .html]",
         ),
         force_option,
         click.option(
             "--picture",
             type=PATH,
             metavar="FILE",
-            help="Also draw surprisal by word into a .svg or .png file, for a paper. Needs matplotlib.",
+            help="Also draw surprisal by word into a .svg or .png.",
         ),
     ),
     click.option(
         "--top",
         type=click.IntRange(0, 10),
-        help=f"Likeliest tokens to show at each token of a single document.  [default: {TOP}]",
+        help=f"Likeliest tokens to show at each.  [default: {TOP}]",
     ),
     click.option("--title", help="Title of the page.  [default: FILE's name]"),
     click.option(
@@ -131,27 +131,25 @@ page_options = all_of(
         "other",
         type=BUNDLE,
         metavar="BUNDLE2",
-        help="Score with this bundle, too, as side B, and show A − B by word.",
+        help="Also score with this bundle, and show A − B by word.",
     ),
     click.option(
         "--context-field",
         "context_fields",
         multiple=True,
         metavar="NAME",
-        help="With --field: the field with a context, which the model reads before the document without scoring it. "
-        "Give it twice to compare two contexts as sides A and B.",
+        help="With --field: the field to read first, unscored. Two contexts are compared as sides A and B.",
     ),
     click.option(
         "--keep",
         type=Names(),
         metavar="NAME,NAME",
-        help="With --field: columns to show in the list; '' for none.  [default: all other columns of the first row]",
+        help="With --field: columns to show.  [default: all]",
     ),
     click.option(
         "--bos",
         metavar="TOKEN|TEXT|none",
-        help="Token to read before each document, so that the first token has a score, too: a name such as '<eos>', or "
-        r"a text of one token such as '\n'.  [default: the bundle's, if its tokenizer puts it before each text]",
+        help="Token to read first.  [default: the tokenizer's]",
     ),
     grouped("page", PageOptions),
 )

@@ -108,11 +108,10 @@ def _one_context(context: click.Context, parameter: click.Parameter, names: tupl
 def score(
     bundle: Path, files: tuple[Path | str, ...], options: ScoreOptions, runtime: dict[str, Any], **evaluation: Any
 ) -> None:
-    """Score FILES with BUNDLE, each as one document of any length. Needs no PyTorch.
+    """Score FILES with BUNDLE, each as one document of any length.
 
-    FILES are files, folders, quoted patterns ('books/**/*.txt') or '-' for standard input; gzip is unpacked.
-    With --field, each row of JSON lines or of a table is a document.
-    `score` reports a document that it cannot read and continues with the others; the exit status is then 1.
+    FILES are files, folders, quoted patterns ('books/**/*.txt') or '-'; gzip is unpacked. With --field, each row of a
+    table is a document. `score` reports unreadable documents and continues; the exit status is then 1.
     """
     from xlexport.score_files import ScoreRun
     from xlexport.scoring.inputs import extent

@@ -61,7 +61,7 @@ def settings_of(command: click.Command) -> list[Setting]:
 
 def set_options() -> list[click.Parameter]:
     """Return the options `--set` and `--help-settings`, for a command that has settings."""
-    options = [
+    return [
         click.Option(
             ["--set", "overrides"],
             multiple=True,
@@ -69,7 +69,7 @@ def set_options() -> list[click.Parameter]:
             is_eager=True,
             expose_value=False,
             callback=_check_names,
-            help="Set one of the settings that --help-settings lists. Repeatable.",
+            help="Set a value that --help-settings lists. Repeatable.",
         ),
         click.Option(
             ["--help-settings"],
@@ -77,12 +77,9 @@ def set_options() -> list[click.Parameter]:
             is_eager=True,
             expose_value=False,
             callback=_show_settings,
-            help="List the settings for --set, and exit.",
+            help="List the further settings, for --set, and exit.",
         ),
     ]
-    for option in options:
-        vars(option)["heading"] = "Settings"
-    return [*options]
 
 
 def unknown_option(command: click.Command, error: click.NoSuchOption) -> click.UsageError:

@@ -84,28 +84,26 @@ def model_config(
 @click.argument("files", nargs=-1, type=PATH)
 @headed(
     "Run",
-    click.option(
-        "-o", "--output", required=True, type=PATH, metavar="FOLDER", help="Folder for checkpoint.pt and log.jsonl."
-    ),
+    click.option("-o", "--output", required=True, type=PATH, metavar="FOLDER", help="Folder for the checkpoint."),
     click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text. Repeatable."),
-    click.option("--init", metavar="MODEL", help="Begin with the weights of a checkpoint that `convert` reads."),
-    click.option("--resume", is_flag=True, help="Continue the run in --output; a larger --steps extends it."),
+    click.option("--init", metavar="MODEL", help="Begin with the weights of this checkpoint."),
+    click.option("--resume", is_flag=True, help="Continue the run in --output."),
     quiet_option,
 )
 @headed(
-    "Curves",
+    "Run",
     click.option(
         "--plot",
         type=OUTPUT,
         metavar="FILE",
-        help="Draw the curves into a .png or .svg file at the end. Needs matplotlib.",
+        help="Draw the curves into a .png or .svg file at the end.",
     ),
     click.option(
         "--tensorboard", cls=Setting, type=PATH, metavar="FOLDER", help="Also write the curves for TensorBoard."
     ),
 )
 @headed(
-    "Settings",
+    "Run",
     click.option(
         "--settings",
         "recipe",
@@ -114,7 +112,7 @@ def model_config(
         is_eager=True,
         expose_value=False,
         callback=read_recipe,
-        help="Recipe in TOML; options on the command line override it.",
+        help="Recipe in TOML; options override it.",
     ),
 )
 @setting_options()

@@ -90,12 +90,13 @@ def _declared(table: str, option: Option, default_text: str, **more: Any) -> Dec
 
 
 def _model_default(option: Option) -> str:
-    """Return the default of a model's setting for people, by architecture if they differ."""
+    """Return the default of a model's setting for people, then those of architectures that differ from the first."""
     of_new = {one: _MODELS[one].for_training({}) for one in _OWNERS[option.name]}
-    defaults = {one: _text(new.get(option.name, _OFFERED[one][option.name].default)) for one, new in of_new.items()}
-    if len(set(defaults.values())) == 1:
-        return next(iter(defaults.values()))
-    return ", ".join(f"{default} ({one})" for one, default in defaults.items())
+    shown: dict[str, list[str]] = {}
+    for one, new in of_new.items():
+        shown.setdefault(_text(new.get(option.name, _OFFERED[one][option.name].default)), []).append(one)
+    usual, *others = shown
+    return "; ".join([usual, *(f"{default} ({', '.join(shown[default])})" for default in others)])
 
 
 def _text(default: Any) -> str:

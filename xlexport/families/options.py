@@ -12,7 +12,7 @@ from xltraining.config_fields import Option
 __all__ = ["MEM_LEN", "SEGMENT_LEN", "check_choices", "collected", "spellings"]
 
 SEGMENT_LEN = Option("segment_len", "integer", "Tokens in one step.", minimum=1, common=True)
-MEM_LEN = Option("mem_len", "integer", "Earlier tokens that each layer keeps in memory.", minimum=1, common=True)
+MEM_LEN = Option("mem_len", "integer", "Tokens of memory.", minimum=1, common=True)
 
 
 def collected(options: str, *, only: Collection[str] = ARCHITECTURES) -> dict[Option, tuple[str, ...]]:

@@ -35,7 +35,7 @@ ENDINGS: dict[str, Format] = {
 HERE = "this machine"  # instead of the address of a Ray cluster
 NO_FORMAT = f"no format has this ending. Use {', '.join(ENDINGS)}, or choose with --format."
 _input = functools.partial(setting, common=True, heading="Input")
-_record = functools.partial(setting, common=True, heading="Records")
+_record = functools.partial(setting, common=True, heading="Output")
 _output = functools.partial(setting, common=True, heading="Output", identity=False)
 _device = functools.partial(setting, common=True, heading="Device")
 
@@ -48,9 +48,7 @@ class Selection:
         OptionError: options do not go together.
     """
 
-    field: str | None = _input(
-        None, "Read a document from this field of each row of .csv, .tsv, .parquet or JSON lines.", metavar="NAME"
-    )
+    field: str | None = _input(None, "Field to read, of .csv, .tsv, .parquet or JSON lines.", metavar="NAME")
     delimiter: str | None = _input(
         None,
         "Mark between the columns of tables: a character or 'tab'. Files of any name are then tables.  [default: a "
@@ -58,14 +56,14 @@ class Selection:
         metavar="MARK",
         common=False,
     )
-    id_field: str | None = _input(None, "With --field: the field with the document's name.", metavar="NAME")
+    id_field: str | None = _input(None, "With --field: the field that names the document.", metavar="NAME")
     include: tuple[str, ...] = _input(
         (),
-        "From folders, take only files whose names match, such as '*.txt'. Repeatable.",
+        "Files to take from folders: '*.txt'. Repeatable.",
         metavar="PATTERN",
         identity=False,
     )
-    ids: bool = _input(False, "Read the files as token ids separated by white space.")
+    ids: bool = _input(False, "Read token ids, separated by white space.")
     binary: bool = _input(
         False, "Also read files that are not text: with zero bytes, or marked as UTF-16.", common=False
     )
@@ -116,18 +114,17 @@ class ScoreOptions(Selection):
 
     context_field: str | None = _input(
         None,
-        "With --field: the field with a context, which the model reads before the document without scoring it.",
+        "With --field: the field to read first, unscored.",
         metavar="NAME",
     )
     keep: tuple[str, ...] | None = _input(
         None,
-        "With --field: columns to repeat in records; '' for none.  [default: all other columns of the first row]",
+        "With --field: columns to repeat.  [default: all]",
         metavar="NAME,NAME",
     )
     group: str | None = _input(
         None,
-        "With --field: rows that follow each other with the same value in this field are one text, such as words of a "
-        "story. Each row has a record.",
+        "With --field: rows with one value here are one text.",
         metavar="NAME",
     )
     join: str = _input(
@@ -136,7 +133,7 @@ class ScoreOptions(Selection):
     na: str | None = _input(
         None, "With --field: a context or text that is exactly this is missing, such as NA of R.", common=False
     )
-    continuous: bool = _input(False, "Carry memory from each document to the next, in the given order.")
+    continuous: bool = _input(False, "Carry memory from each document to the next.")
     separator: str | None = _input(
         None,
         r"Text to read, without scoring it, between documents with --continuous, and between context and document "
@@ -147,26 +144,24 @@ class ScoreOptions(Selection):
 
     per: Level | None = setting(
         None,
-        "Write one record for each document, line, word, region or token; totals go to stderr. With region, `|` "
-        "in the text separates regions and is removed.  [default: document; with --group word]",
+        "Part of the text with a record.  [default: document]",
         common=True,
-        heading="Records",
+        heading="Output",
     )
     kind: Literal["jsonl", "csv", "tsv", "parquet"] | None = _record(
         None,
-        "Format of the records.  [default: from the ending of --output; on stdout text for documents, else jsonl]",
+        "Format of the records.  [default: as -o ends]",
         flags=("--format",),
     )
     as_json: bool = _record(
         False,
-        "Write records as --format jsonl does, and totals on stderr as JSON, too.",
+        "As --format jsonl; totals on stderr are JSON, too.",
         flags=("--json",),
         identity=False,
     )
     top: int | None = _record(
         None,
-        "Add the entropy of each prediction in bits; with --per token also the rank and the K likeliest tokens. "
-        "For lines, words and regions, K must be 0.",
+        "Entropies, and the K likeliest tokens.",
         metavar="K",
         minimum=0,
         maximum=10,
@@ -185,13 +180,11 @@ class ScoreOptions(Selection):
     )
     boundary: Literal["plain", "corrected"] = _record(
         "plain",
-        "corrected: also write surprisal that includes the end of the word itself, not the end of the previous "
-        "word. This takes about five times as long.",
+        "Correct surprisal at word ends.",
     )
     bos: str | None = _record(
         None,
-        "Token to read before each document, so that the first token has a score, too: a name such as '<eos>', or "
-        r"a text of one token such as '\n'.  [default: the bundle's, if its tokenizer puts it before each text]",
+        "Token to read first.  [default: the tokenizer's]",
         metavar="TOKEN|TEXT|none",
     )
 
@@ -205,28 +198,26 @@ class ScoreOptions(Selection):
         identity=False,
     )
     force: bool = _output(False, "Replace FILE, or what an interrupted run left.")
-    resume: bool = _output(False, "Continue an interrupted run; the output is the same, byte for byte.")
+    resume: bool = _output(False, "Continue an interrupted run to the same output.")
     save_every: float = _output(
         10.0, "Seconds between saved states, from which --resume continues.", metavar="NUMBER", minimum=0, common=False
     )
 
     batch_size: int | Literal["auto"] | None = _device(
         None,
-        "Documents that run at the same time; 'auto' forms batches of similar lengths.  [default: 1; auto with "
-        "--processes]",
+        "Documents at once.  [default: 1; auto: --processes]",
         metavar="N|auto",
     )
     processes: int | None = _device(
         None,
-        "Divide the documents among N processes, each with one thread unless --threads sets more. The output is "
-        "the same for any N.",
+        "Divide the documents among N processes.",
         metavar="N",
         minimum=1,
         identity=False,
     )
     ray: str | None = _device(
         None,
-        "Divide the documents among the machines of a Ray cluster or, without ADDRESS, the CPUs of this machine.",
+        "Divide them among a Ray cluster, or this machine.",
         metavar="[ADDRESS]",
         identity=False,
     )

@@ -45,7 +45,7 @@ class LoadOptions:
     """
 
     device: str = field(
-        default="cpu", metadata={"help": f"Device: {', '.join(entry.form for entry in PROVIDERS)}.", "common": True}
+        default="cpu", metadata={"help": f"{', '.join(entry.form for entry in PROVIDERS)}.", "common": True}
     )
     threads: int | None = field(
         default=None,

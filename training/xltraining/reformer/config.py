@@ -73,7 +73,7 @@ class ReformerConfig(ModelConfig):
     """Rule `chunk`: scoring also feeds a document's last token, and drops the prediction after it (Hugging Face)."""
     tgt_len: int = setting(512, "Tokens in a segment.", minimum=1, common=True)
     """Also the default segment length after training."""
-    mem_len: int = setting(512, "Earlier tokens that each layer keeps in memory.", minimum=1, common=True)
+    mem_len: int = setting(512, "Tokens of memory in each layer.", minimum=1, common=True)
     """M, the reach of LSH and full attention; local attention sees its own chunk and the chunks before it."""
     position: Literal["axial", "axial_sum", "absolute", "sinusoid", "rotary"] = setting(
         "axial",

@@ -37,7 +37,7 @@ class TransformerXLConfig(ModelConfig):
     d_inner: int = setting(1024, "Width inside the feed-forward blocks.", minimum=1)
     tgt_len: int = setting(128, "Tokens in a segment.", minimum=1, common=True)
     """Also the default segment length after training."""
-    mem_len: int = setting(128, "Earlier tokens that each layer keeps in memory.", minimum=0, common=True)
+    mem_len: int = setting(128, "Tokens of memory in each layer.", minimum=0, common=True)
     clamp_len: int = setting(-1, "Largest distinct distance in tokens; -1: no limit.")
     """Larger distances are treated as this one; not positive: no clamping."""
     same_length: bool = setting(False, "Let every token see the same number of earlier tokens.")

@@ -46,7 +46,7 @@ class ReformerArchitecture(Architecture):
         Option(
             "rule",
             "choice",
-            "Rule of LSH attention; it may differ from the rule of training.",
+            "Rule of LSH attention.",
             choices=("band", "paper", "chunk"),
             scope=LSH_SCOPE,
             common=True,
