@@ -8,13 +8,16 @@ import io
 import json
 import logging
 import math
+import os
 import re
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, zip_longest
+from typing import IO, Any
 
 import click
 
@@ -49,6 +52,8 @@ DRAWING = threading.RLock()
 
 STDOUT = "standard output"
 LONGEST_NAME, LONGEST_VALUE, LONGEST_TABLE = 120, 1200, 25_000  # characters
+LEAST_ROOM = 20  # characters of a column in which words are wrapped
+COLOURS = {"Error:": "red", "Warning:": "yellow", "FAILED": "red", "NO": "red", "ok": "green", "yes": "green"}
 QUIET = "xlexport.quiet"  # a key of click's context
 INTERRUPTED = 130  # exit status after Ctrl-C or SIGTERM, as in shells
 
@@ -92,7 +97,14 @@ def tell(message: str) -> None:
 def tell_problem(message: str) -> None:
     """Print an error or a warning on standard error, also with --quiet."""
     with _without_bar():
-        click.echo(one_line(message), err=True)
+        click.echo(_coloured(one_line(message), sys.stderr), err=True)
+
+
+def _coloured(line: str, stream: IO[str]) -> str:
+    """Colour the first word of a line for a terminal if the word is a verdict; NO_COLOR leaves it plain."""
+    word, space, rest = line.partition(" ")
+    plain = word not in COLOURS or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return line if plain or not stream.isatty() else click.style(word, COLOURS[word], bold=True) + space + rest
 
 
 class _Warnings(logging.Handler):
@@ -115,7 +127,8 @@ def tell_usage(error: click.ClickException) -> None:
     """Print an error of usage as click does, but escape control characters in its quotations."""
     text = io.StringIO()
     error.show(text)
-    click.echo(many_lines(text.getvalue()), err=True, nl=False)
+    for line in many_lines(text.getvalue()).splitlines():
+        click.echo(_coloured(line, sys.stderr), err=True)
 
 
 @contextlib.contextmanager
@@ -163,13 +176,18 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
-    """Print rows in two aligned columns; even with control characters each is one line; lines and table are bounded."""
+    """Print rows in two aligned columns, bounded; each is one line, which a terminal wraps within its column."""
     lines = [(bounded(name, LONGEST_NAME), bounded(value, LONGEST_VALUE)) for name, value in rows]
     width = max((len(name) for name, _ in lines), default=0)
     fitting = sum(size < LONGEST_TABLE for size in accumulate(width + len(value) for _, value in lines))
     lines[fitting:] = [("", f"and {more:,} more rows: --json has them")] if (more := len(lines) - fitting) else []
+    room = shutil.get_terminal_size().columns - width - 2
+    wraps = sys.stdout.isatty() and room >= LEAST_ROOM
     for name, value in lines:
-        print_line(f"{name:<{width}}  {value}".rstrip())
+        parts = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False) if wraps else [value]
+        for first, part in zip_longest([name], parts or [""], fillvalue=""):
+            with standard_output():
+                click.echo(f"{_coloured(f'{first:<{width}}', sys.stdout)}  {_coloured(part, sys.stdout)}".rstrip())
 
 
 def print_line(line: str) -> None:

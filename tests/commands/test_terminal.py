@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import GOLDEN
 from xlexport.commands import run
-from xlexport.terminal import escaped_json, print_json, print_line, print_table, print_text
+from xlexport.terminal import escaped_json, print_json, print_line, print_table, print_text, tell_problem
 
 HOSTILE = "\x1b]0;PWN\x07\x1b[2J\x9b31m\x85\u202e\u2066\x7f\ud800"
 BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
@@ -59,6 +61,30 @@ def test_tables_and_lines_show_no_control_character(out: Stream) -> None:
     lines = out.shown().split("\n")
     assert len(lines) == 4 and all(line.isprintable() for line in lines)
     assert r"\x1b]0;PWN\x07\x1b[2J\x9b31m\x85\u202e\u2066\x7f\ud800" in lines[0]
+
+
+def test_terminal_wraps_the_second_column(out: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "x" * 50  # to copy, so never torn
+    with contextlib.redirect_stdout(out):
+        print_table([("a name", "some words that are too many for one line"), ("b", path)])
+    lines = out.shown().splitlines()
+    words = ["a name  some words that are too many for", "        one line"]
+    assert lines == [*(words if out.is_terminal else [" ".join(map(str.strip, words))]), f"b       {path}"]
+
+
+@pytest.mark.parametrize("plain", ["NO_COLOR", None])
+def test_verdicts_are_coloured_on_a_terminal(plain: str | None, out: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if plain is not None:
+        monkeypatch.setenv(plain, "")
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        print_table([("ok", "yes"), ("equal", "NO")])
+        tell_problem("Error: no.")
+    shown = out.shown()
+    assert click.unstyle(shown) == "ok     yes\nequal  NO\nError: no.\n"
+    assert re.findall(r"\x1b\[(3\d)m", shown) == (["32", "32", "31", "31"] if out.is_terminal and not plain else [])
 
 
 def test_json_is_the_same_value_escaped(out: Stream) -> None:

@@ -39,7 +39,7 @@ __all__ = [
     "placement_rows",
 ]
 
-CONFIG_WIDTH = 90  # characters of a line
+CONFIG_WIDTH = 58  # characters, beside the names of rows on a terminal of 80
 AUTHOR = "its author says"  # what no digest covers, and no check of ours shows
 Placement = dict[str, dict[str, dict[str, int]]]  # number of nodes by graph, execution provider and operator
 
