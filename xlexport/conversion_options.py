@@ -15,7 +15,7 @@ from xlexport.quantization.options import PrecisionOptions, QuantizeOptions
 from xlruntime.bundle import Format
 from xlruntime.errors import OptionError
 from xlruntime.messages import listed
-from xltraining.config_fields import setting
+from xltraining.config_fields import options_of, setting
 
 __all__ = ["ConversionOptions"]
 
@@ -47,6 +47,9 @@ class ConversionOptions(PrecisionOptions):
             `clamp_len` and `same_length` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
         licence, data, intended_use: what the author states about the model, for the provenance and README; None: what
             the checkpoint says.
+
+    Raises:
+        OptionError: options do nothing without others.
     """
 
     to: Format = setting(
@@ -89,6 +92,14 @@ class ConversionOptions(PrecisionOptions):
     data: str | None = _statement("Data that the model was trained on.")
     intended_use: str | None = _statement("Use that the author intends.")
 
+    def __post_init__(self) -> None:
+        precision = {option.name: option for option in options_of(PrecisionOptions).values()}
+        changed = [option.spelling for name, option in precision.items() if getattr(self, name) != option.default]
+        if changed and self.dtype == "float32":
+            raise OptionError(f"{listed(changed)}: only for a quantization.", hint="Choose another --dtype.")
+        if self.as_ids and self.text is None:
+            raise OptionError("--ids is for the file of --text.", hint="Add --text with a file of token ids.")
+
     @classmethod
     def of(cls, *, settings: Mapping[str, Any] | None = None, **values: Any) -> ConversionOptions:
         """Return options from keyword arguments; keywords that are not fields go into `settings`."""
@@ -103,7 +114,7 @@ class ConversionOptions(PrecisionOptions):
     @property
     def quantization(self) -> QuantizeOptions | None:
         """The options to quantize the float32 bundle, or None."""
-        if (self.dtype, self.memory_dtype) == ("float32", "float32") and not self.keep_float:
+        if self.dtype == "float32":
             return None
         names = (field.name for field in dataclasses.fields(PrecisionOptions))
         shared = {name: getattr(self, name) for name in names}

@@ -115,6 +115,17 @@ def test_what_is_missing(arguments: str, message: str, invoke: Invoke) -> None:
     assert [path.name for path in Path().iterdir()] == ["text"]
 
 
+@pytest.mark.usefixtures("publish")
+def test_options_of_a_conversion_are_refused_if_the_bundle_is_there(invoke: Invoke) -> None:
+    Path("text").write_bytes(PROSE)
+    Path("bundle").mkdir()
+    Path("bundle", "bundle.json").write_text("{}")
+    options = ("--model", "model.pt", "--tokenizer", "cache.pt")
+    shown = invoke("reproduce", "enwik8-tf", "text", "--bundle", "bundle", *options)
+    assert shown.code == 2
+    assert "--model and --tokenizer are for a conversion, but bundle is there already. Leave them out" in shown.err
+
+
 def test_end_of_a_larger_file_is_the_test_set(tmp_path: Path) -> None:
     (tmp_path / "enwik8").write_bytes(b"training" + PROSE)
     assert read_test_set(dataclasses.replace(ENWIK8, bytes=len(PROSE)), tmp_path).source == PROSE

@@ -106,6 +106,28 @@ def test_overview_and_version(invoke: Invoke) -> None:
         (["context", "bundle", "text", "--plot", "x.png/"], "'x.png/' is the name of a folder. Give that of a file."),
         (["train", "text"], "Missing option '-o' / '--output'"),
         (["train", "-o", "run", "--set=model.first_memory=full"], "'full' is not one of 'empty', 'zeros'"),
+        # Options that would do nothing.
+        (["web", "bundle", "-o", "site", "--port", "8000"], "--port is for --serve. Add --serve, or leave it out."),
+        (["web", "bundle", "--serve", "--force"], "--force is for a site that is written. Add -o SITE"),
+        (["convert", "checkpoint", "--set=max_delta_bits=0.1"], "--set max_delta_bits: only for a quantization."),
+        (["convert", "checkpoint", "--ids"], "--ids is for the file of --text. Add --text"),
+        (["quantize", "bundle", "-o", "small", "--ids"], "--ids is for the files of --text. Add --text"),
+        (["bench", "bundle", "--weights", "x"], "--weights is for the checkpoint of --against. Add --against"),
+        (["verify", "bundle", "--against", "a.py:b", "--config", "a=1"], "--config is for CHECKPOINT. Give CHECKPOINT"),
+        (["score", "bundle", "text", "--include", "*.txt"], "--include selects files in folders and patterns"),
+        (["evaluate", "bundle", "text", "--include", "*.txt"], "--include selects files in folders and patterns"),
+        (["score", "bundle", "text", "--set=save_every=2"], "--set save_every is about an interrupted output file."),
+        (["score", "bundle", "text", "--device=cpu", "--set=provider=X"], "--device and --set provider exclude each"),
+        (["report", "bundle", "text", "--keep", ""], "--keep is for JSON lines and tables. Add --field."),
+        (
+            ["generate", "bundle", "It", "--temperature", "0", "--seed", "1", "--set=min_p=0"],
+            "--set min_p and --seed are for random draws, but --temperature 0 takes the likeliest token.",
+        ),
+        (["serve", "bundle", "--batch-size", "1", "--set=shared_steps=true"], "--set shared_steps is for several"),
+        (
+            ["serve", "bundle", "--set=sessions=0", "--set=session_seconds=9"],
+            "--set session_seconds: only for sessions, but --set sessions is 0.",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -20,6 +20,8 @@ from xlexport.commands.options import (
     checkpoint_options,
     device_options,
     rare,
+    reading_given,
+    refuse,
     settings_options,
     trust_option,
 )
@@ -93,6 +95,8 @@ def bench(
     bundle: Path, against: str | None, as_json: bool, plot: Path | None, reading: dict[str, Any], **options: Any
 ) -> None:
     """Compare BUNDLE's speed with what the machine can do, and with the eager model."""
+    if against is None:
+        refuse(reading_given(reading), "for the checkpoint of --against. Add --against, or leave {} out.")
     from xlexport.extras import require
 
     require("convert")

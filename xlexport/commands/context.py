@@ -62,10 +62,14 @@ class ReclChoice:
     threshold: float = _search(0.01, "RECL: relative gain below which longer context no longer helps.")
 
     def __post_init__(self) -> None:
-        settings = (option for option in options_of(ReclChoice).values() if not option.common)
-        changed = [option.spelling for option in settings if getattr(self, option.name) != option.default]
-        if self.recl is False and changed:
+        if self.recl is False and (changed := self.changed):
             raise OptionError(f"{' and '.join(changed)}: only for RECL. Leave out --no-recl, or the settings.")
+
+    @property
+    def changed(self) -> list[str]:
+        """The settings that are not the default, as the command line spells them."""
+        settings = (option for option in options_of(ReclChoice).values() if not option.common)
+        return [option.spelling for option in settings if getattr(self, option.name) != option.default]
 
     @property
     def options(self) -> ReclOptions | None:
@@ -151,7 +155,7 @@ def context(
     lengths = lengths or default_lengths(models)
     carried = all("mem_len" in model.bundle.evaluation.settings for model in models)  # otherwise nothing to measure
     shortest = recl.start + recl.step
-    if carried and recl.recl is None and recl.longest is None and max(lengths) < shortest:
+    if carried and recl.recl is None and not recl.changed and max(lengths) < shortest:
         tell(f"without RECL: it needs a memory of start + step = {shortest} tokens, the longest has {max(lengths)}")
         search = None
     with progress_bar("scoring") as progress:

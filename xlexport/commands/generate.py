@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import click
 
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, document_options, rare, runtime_options
+from xlexport.commands.options import BUNDLE, document_options, is_given, rare, refuse, runtime_options
 from xlexport.terminal import json_option, print_json, print_text
 from xlruntime import Sampling
 
@@ -88,6 +88,10 @@ def generate(
         raise click.UsageError("Give either PROMPT or --file.")
     if "" in stops:
         raise click.UsageError("--stop is empty, which would stop before any text.")
+    if sampling.temperature == 0:
+        of_draws = {"--top-k": "top_k", "--top-p": "top_p", "--set min_p": "min_p", "--seed": "seed"}
+        given = {spelling: is_given(name) for spelling, name in of_draws.items()}
+        refuse(given, "for random draws, but --temperature 0 takes the likeliest token. Leave {} out.")
     import xlruntime
     from xlexport.bundles import open_bundle
     from xlexport.scoring.documents import REREAD_LIMITS

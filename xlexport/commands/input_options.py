@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.long_help import options_from
+from xlexport.commands.options import usage_errors
 from xlexport.scoring.options import Selection
 from xlexport.terminal import tell
 from xlruntime.limits import Limits
@@ -48,6 +49,7 @@ def find_documents(files: Sequence[Path], selection: Selection) -> list[Document
     """Return the documents in files, folders, patterns and standard input; only JSON lines are opened already.
 
     Raises:
+        click.UsageError: --include would do nothing.
         TextError: no document is found, or lines exceed the limits. OSError: JSON lines cannot be read.
     """
     from xlexport.scoring.documents import documents
@@ -56,7 +58,8 @@ def find_documents(files: Sequence[Path], selection: Selection) -> list[Document
     from xlruntime import TextError
 
     reading = selection.reading
-    inputs = find_inputs(files, selection.include, reading, [], tell)
+    with usage_errors():
+        inputs = find_inputs(files, selection.include, reading, [], tell)
     budget = ALL_LIMITS.budget("all documents together", TextError)
     collection = []
     for document in documents(inputs, reading, sys.stdin.buffer, keep=False):
@@ -102,12 +105,15 @@ def find_document(file: Path, selection: Selection) -> Document:
     """Return the only document of a file, a folder, a pattern or standard input, still unopened.
 
     Raises:
+        click.UsageError: --include would do nothing.
         TextError: there are several documents, or none. OSError: JSON lines cannot be read.
     """
     from xlexport.scoring.documents import only_document
     from xlexport.scoring.input_search import find_inputs
 
     reading = selection.reading
-    document = only_document(find_inputs([file], selection.include, reading, [], tell), reading, sys.stdin.buffer)
+    with usage_errors():
+        inputs = find_inputs([file], selection.include, reading, [], tell)
+    document = only_document(inputs, reading, sys.stdin.buffer)
     tell_traits([getattr(document.source, "traits", None)])
     return document

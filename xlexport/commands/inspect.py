@@ -14,7 +14,15 @@ from xlexport.bundle_readme import CARD
 from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, check_graphs, open_any_bundle, origin, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import MODEL, checkpoint_options, ops_option, provider_option, trust_option
+from xlexport.commands.options import (
+    MODEL,
+    checkpoint_options,
+    ops_option,
+    provider_option,
+    reading_given,
+    refuse,
+    trust_option,
+)
 from xlexport.commands.quantize import quantization_rows
 from xlexport.errors import MissingAnswerError
 from xlexport.families import description_of
@@ -294,14 +302,6 @@ def _shape(shape: tuple[int | str, ...]) -> str:
     return "(" + ", ".join(str(axis) for axis in shape) + ")"
 
 
-def _refuse(options: Mapping[str, Any], reason: str) -> None:
-    """Refuse options with a value; the reason follows their names and "is" or "are"."""
-    names = [name for name, value in options.items() if value]
-    if names:
-        verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "them")
-        raise click.UsageError(f"{' and '.join(names)} {verb} {reason.format(pronoun)}")
-
-
 @click.command(cls=LongCommand)
 @click.argument("path", type=MODEL)
 @headed(
@@ -346,17 +346,17 @@ def inspect(
     opens, folder = device is not None or provider is not None, bundle_folder(path)
     of_device = {"--set ops": ops != "auto", "--set provider_options": provider_options}
     of_bundles = {"--operators": operators, "--verbose": verbose, "--device": device, "--set provider": provider}
-    of_checkpoints = {"--set checkpoint_format": reading["format"], "--config": reading["config"]}
-    of_checkpoints |= {"--weights": reading["weights"], "--trust": trust}
+    of_checkpoints = {**reading_given(reading), "--trust": trust}
     if is_bundle(folder):
-        _refuse(of_checkpoints, "for checkpoints, but PATH is a bundle. Leave {} out.")
+        refuse(of_checkpoints, "for checkpoints, but PATH is a bundle. Leave {} out.")
     else:
-        _refuse(of_bundles, "for bundles, but PATH is none. Leave {} out.")
+        refuse(of_bundles, "for bundles, but PATH is none. Leave {} out.")
     if operators:
         others = {"--json": as_json, **of_bundles, **of_device, "--operators": False}
-        _refuse(others, "not for --operators, which prints only operators. Leave {} out.")
+        refuse(others, "not for --operators, which prints only operators. Leave {} out.")
+    refuse({"--verbose": verbose and as_json}, "for the table; --json always shows everything. Leave {} out.")
     if not opens:
-        _refuse(of_device, "for bundles that run. Add --device.")
+        refuse(of_device, "for bundles that run. Add --device.")
     if operators:
         model = open_any_bundle(path, ops="none")
         for domain, names in model.operators().items():

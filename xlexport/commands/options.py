@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -9,11 +10,12 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from xlexport.choices import FORMATS, PROTOCOLS
 from xlexport.commands.settings import Setting
@@ -50,15 +52,19 @@ __all__ = [
     "download_option",
     "evaluation_options",
     "grouped",
+    "is_given",
     "ops_option",
     "protocol_options",
     "provider_option",
     "rare",
+    "reading_given",
+    "refuse",
     "runtime_options",
     "settings_options",
     "threads_option",
     "timeout_option",
     "trust_option",
+    "usage_errors",
 ]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -171,6 +177,15 @@ def all_of(*options: Decorator) -> Decorator:
     return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn OptionError in the block into wrong usage: options that do not go together, or that would do nothing."""
+    try:
+        yield
+    except OptionError as error:
+        raise click.UsageError(str(error)) from error
+
+
 def grouped(name: str, kind: type[Any]) -> Decorator:
     """Return a decorator that collects the options named like the fields of a dataclass in one argument `name`.
 
@@ -181,15 +196,32 @@ def grouped(name: str, kind: type[Any]) -> Decorator:
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def collected(**values: Any) -> Any:
-            try:
+            with usage_errors():
                 options = kind(**{field: values.pop(field) for field in names if field in values})
-            except OptionError as error:
-                raise click.UsageError(str(error)) from error
             return function(**{name: options}, **values)
 
         return collected
 
     return decorate
+
+
+def is_given(name: str) -> bool:
+    """Return whether the command line or a recipe gives a parameter of the command that runs."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+
+
+def refuse(options: Mapping[str, Any], reason: str) -> None:
+    """Raise UsageError for options with a value, which would do nothing.
+
+    Args:
+        options: values by the spelling of the option; None, False and empty ones are not given.
+        reason: the end of the sentence, after the names and "is" or "are"; `{}` stands for "it" or "them".
+    """
+    names = [name for name, value in options.items() if value]
+    if names:
+        verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "them")
+        raise click.UsageError(f"{' and '.join(names)} {verb} {reason.format(pronoun)}")
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any] | None:
@@ -327,7 +359,19 @@ class _Pairs(click.ParamType[dict[str, str]]):
         return {name: value for name, _, value in pairs}
 
 
-provider_option = all_of(_load_option("provider"), _load_option("provider_options", type=_Pairs()))
+def _one_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse a device together with a provider, which comes instead of it."""
+
+    @functools.wraps(function)
+    def checked(**values: Any) -> Any:
+        if is_given("device") and is_given("provider"):
+            raise click.UsageError("--device and --set provider exclude each other. Give one of them.")
+        return function(**values)
+
+    return checked
+
+
+provider_option = all_of(_load_option("provider"), _load_option("provider_options", type=_Pairs()), _one_place)
 device_option = all_of(_load_option("device"), provider_option)
 threads_option = _load_option("threads")
 ops_option = _load_option("ops")
@@ -388,6 +432,12 @@ checkpoint_options = all_of(
     click.option("--weights", type=PATH, help="Tensors (.safetensors) for a model of code."),
     _as_reading,
 )
+
+
+def reading_given(reading: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `checkpoint_options` by their spelling, for `refuse`."""
+    names = {"--set checkpoint_format": "format", "--config": "config", "--weights": "weights"}
+    return {spelling: reading[name] for spelling, name in names.items()}
 
 
 def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import click
 
 from xlexport.choices import DTYPES
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, PATH, threads_option
+from xlexport.commands.options import BUNDLE, PATH, refuse, threads_option
 from xlexport.progress_bar import progress_bar
 from xlexport.quantization.options import QuantizeOptions
 from xlexport.terminal import force_option, json_option, print_json, print_table, quiet_option, tell
@@ -73,6 +73,8 @@ def quantize(
 
     The report compares the speed of both bundles on this machine, in turns, except of encoder-decoders.
     """
+    if not texts:
+        refuse({"--ids": as_ids}, "for the files of --text. Add --text, or leave {} out.")
     from xlexport.extras import require
 
     require("convert")

@@ -16,7 +16,18 @@ import click
 
 from xlexport.commands.input_options import reading_options, tell_traits
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, DOCUMENT, PATH, Names, all_of, document_options, grouped, runtime_options
+from xlexport.commands.options import (
+    BUNDLE,
+    DOCUMENT,
+    PATH,
+    Names,
+    all_of,
+    document_options,
+    grouped,
+    refuse,
+    runtime_options,
+    usage_errors,
+)
 from xlexport.progress_bar import DocumentsBar, progress_bar
 from xlexport.terminal import force_option, quiet_option, tell
 from xlruntime.hub_cache import folder_name
@@ -189,16 +200,17 @@ def report(
     For one document, the page shows every token. For several documents, it lists them, and each opens its text by word.
     With two sides A and B, it also shows the difference A − B of each word.
     """
-    for option, value in (("--context-field", page.context_fields), ("--keep", page.keep)):
-        if value and selection.field is None:
-            raise click.UsageError(f"{option} is for JSON lines and tables. Add --field.")
+    if selection.field is None:
+        of_rows = {"--context-field": page.context_fields, "--keep": page.keep is not None}
+        refuse(of_rows, "for JSON lines and tables. Add --field.")
     output = page.output_for(files)
     from xlexport.bundles import open_bundle
     from xlexport.scoring.input_search import find_inputs
     from xlexport.scoring.inputs import nothing_in
 
     outputs = [output, *([] if page.picture is None else [page.picture])]
-    inputs = find_inputs(files, selection.include, selection.reading, outputs, tell)
+    with usage_errors():
+        inputs = find_inputs(files, selection.include, selection.reading, outputs, tell)
     _check_outputs(page, output, inputs)
     if len(page.context_fields) > 1 and not all(entry.repeatable for entry in inputs):
         raise click.UsageError(

@@ -9,7 +9,7 @@ import click
 
 from xlexport.commands.evaluate import corpus_rows
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import MODEL, PATH, runtime_options
+from xlexport.commands.options import MODEL, PATH, refuse, runtime_options
 from xlexport.progress_bar import progress_bar
 from xlexport.published import SCORES, differences, read_test_set
 from xlexport.terminal import json_option, print_json, print_table, quiet_option, tell
@@ -55,12 +55,14 @@ def reproduce(
     from xlruntime.bundle_files import is_bundle
     from xlruntime.protocols import arrange, read_corpus, walk
 
-    published, model = SCORES[name], model or (name if "/" in name else None)
+    published, given = SCORES[name], {"--model": model if bundle else None, "--tokenizer": tokenizer}
+    model = model or (name if "/" in name else None)
     document = read_test_set(published.dataset, data)
     bundle = bundle_path(model) if bundle is None and model is not None else bundle
     if bundle is None or (model is None and not is_bundle(bundle)):
         raise click.UsageError(f"Missing option '--model', a checkpoint of {published.weights}, or '--bundle' of it.")
     if is_bundle(bundle):
+        refuse(given, f"for a conversion, but {bundle} is there already. Leave {{}} out, or remove the bundle.")
         tell(f"{bundle} is there already, so nothing is converted")
     elif model is not None:
         require("convert")

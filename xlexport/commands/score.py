@@ -12,7 +12,7 @@ import click
 
 from xlexport.commands.input_options import SPECIAL
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, Names, OutputFile, document_options, runtime_options
+from xlexport.commands.options import BUNDLE, Names, OutputFile, document_options, runtime_options, usage_errors
 from xlexport.progress_bar import DocumentsBar
 from xlexport.scoring.options import HERE, ScoreOptions
 from xlexport.terminal import (
@@ -26,7 +26,6 @@ from xlexport.terminal import (
     standard_output,
     tell,
 )
-from xlruntime import OptionError
 from xlruntime.messages import many_lines
 
 if TYPE_CHECKING:
@@ -116,10 +115,8 @@ def score(
     from xlexport.score_files import ScoreRun
     from xlexport.scoring.inputs import extent
 
-    try:
+    with usage_errors():
         run = ScoreRun(bundle, files, options, runtime, tell)
-    except OptionError as error:
-        raise click.UsageError(str(error)) from None
     if run.is_complete:
         unchecked = "Options and inputs were not checked; --force scores again."
         tell(f"{run.output}: already complete, so nothing was done. {unchecked}")

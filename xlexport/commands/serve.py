@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, document_options, rare, runtime_options
+from xlexport.commands.options import BUNDLE, document_options, rare, refuse, runtime_options
 from xlexport.commands.signals import noticed
 from xlexport.extras import require
 from xlexport.serve.options import ServeLimits
@@ -126,6 +126,8 @@ def serve(
     The routes are OpenAI's completions, and sessions: documents of any length to which requests append. docs/serving.md
     lists all routes. Needs the extra `serve`.
     """
+    if batch_size == 1:
+        refuse({"--set shared_steps": shared_steps}, "for several requests, but --batch-size is 1. Leave {} out.")
     require("serve")
     from xlexport.bundles import open_bundle
     from xlexport.serve.app import make_app

@@ -13,7 +13,7 @@ import click
 
 from xlexport.commands.input_options import find_texts
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import OUTPUT, PATH
+from xlexport.commands.options import OUTPUT, PATH, is_given
 from xlexport.commands.settings import Setting, statement_settings
 from xlexport.commands.signals import acknowledged
 from xlexport.commands.train_settings import (
@@ -21,7 +21,6 @@ from xlexport.commands.train_settings import (
     REMOVED,
     TRAINING,
     check_effect,
-    is_given,
     read_recipe,
     setting_options,
 )

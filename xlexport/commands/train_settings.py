@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from xlexport.commands.long_help import headed
 from xlexport.commands.options import Decorator, all_of, declared
@@ -33,7 +32,7 @@ from xltraining.architectures import FIRST, architecture_names, config_class
 from xltraining.config_fields import Option, options_of
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["MODEL", "REMOVED", "TRAINING", "check_effect", "is_given", "read_recipe", "setting_options"]
+__all__ = ["MODEL", "REMOVED", "TRAINING", "check_effect", "read_recipe", "setting_options"]
 
 # Settings of the version before, with what to use instead.
 REMOVED = {
@@ -176,12 +175,6 @@ def _unknown(name: str, known: Iterable[str]) -> str:
         return f"is no longer a setting ({REMOVED[name].rstrip('.')})"
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"is unknown{f' (did you mean {near[0]}?)' if near else ''}"
-
-
-def is_given(name: str) -> bool:
-    """Return whether the command line or a recipe gives a parameter."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
 def check_effect(architecture: str, model: Mapping[str, Any], training: Mapping[str, Any]) -> None:

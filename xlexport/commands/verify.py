@@ -10,7 +10,16 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, MODEL, PATH, checkpoint_options, evaluation_options, runtime_options
+from xlexport.commands.options import (
+    BUNDLE,
+    MODEL,
+    PATH,
+    checkpoint_options,
+    evaluation_options,
+    reading_given,
+    refuse,
+    runtime_options,
+)
 from xlexport.commands.quantize import ids_option
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import failure, json_option, print_json, print_table, quiet_option, tell_lines
@@ -94,6 +103,8 @@ def verify(
 
     CHECKPOINT is what `xlexport convert` took. Exit status: 0 equal, 1 unequal, 2 not compared.
     """
+    if checkpoint is None:
+        refuse(reading_given(reading), "for CHECKPOINT. Give CHECKPOINT, or leave {} out.")
     from xlexport.extras import require
 
     require("convert")

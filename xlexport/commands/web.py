@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, PATH
+from xlexport.commands.options import BUNDLE, PATH, is_given, refuse
 from xlexport.terminal import force_option, tell
 
 __all__ = ["web"]
@@ -63,6 +63,10 @@ def web(
     """
     if output is None and not serve:
         raise click.UsageError("Nothing to do. Give -o SITE to write the site, or --serve to try the page.")
+    if not serve:
+        refuse({"--port": is_given("port")}, "for --serve. Add --serve, or leave {} out.")
+    if output is None:
+        refuse({"--force": force}, "for a site that is written. Add -o SITE, or leave {} out.")
     from xlexport.web.site import write_site
 
     with _folder(output) as site:

@@ -12,7 +12,7 @@ from pathlib import Path
 from xlexport.extras import require
 from xlexport.scoring.inputs import Input, Reading, nothing_in
 from xlexport.scoring.stores import inputs_at
-from xlruntime import TextError
+from xlruntime import OptionError, TextError
 from xlruntime.bundle import MANIFEST
 from xlruntime.messages import counted, listed
 
@@ -42,6 +42,7 @@ def find_inputs(
         tell: called with a line that says which files of a folder are taken.
 
     Raises:
+        OptionError: no argument is a folder or a pattern, in which `include` would select files.
         TextError: no input is found, or a folder is a bundle and no pattern selects files in it.
     """
     patterns = include or (ROWS if reading is not None and reading.field is not None else ())
@@ -64,7 +65,9 @@ def find_inputs(
         else:
             inputs.append(Input(name, Path(argument)))
     if include and not any(os.path.isdir(path) or glob.has_magic(str(path)) for path in arguments):
-        tell("--include has no effect: it selects files in folders and patterns, and FILES has neither.")
+        raise OptionError(
+            "--include selects files in folders and patterns, and FILES has neither.", hint="Leave it out."
+        )
     tables = [entry.name for entry in inputs if entry.row_format != "json"]
     if tables and reading is not None and reading.field is None and not reading.ids:
         tell(f"{listed(tables)}: read as text. For a document in each row, name its column with --field.")

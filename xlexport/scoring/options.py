@@ -273,6 +273,8 @@ class ScoreOptions(Selection):
         path = self.path
         if path is None and (self.force or self.resume):
             yield "--resume and --force are about an output file. Give it with -o."
+        if path is None and self.save_every != type(self).save_every:
+            yield "--set save_every is about an interrupted output file. Give it with -o."
         if self.force and self.resume:
             yield "--resume continues the interrupted run, --force starts again. Give one of them."
         if self.kind == "parquet" and path is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from xlruntime.errors import OptionError
+from xlruntime.messages import listed
 from xltraining.config_fields import setting
 
 __all__ = ["ServeLimits"]
@@ -22,6 +24,9 @@ class ServeLimits:
         prompts: prompts of one request; choices: continuations of each; all_choices: continuations of all together.
         transfer_seconds: how long the body of a request may take to arrive, and each part of the answer to be read.
         connections: connections at a time; head_seconds: how long one may wait for a whole head of a request.
+
+    Raises:
+        OptionError: limits of sessions, of which there are none.
     """
 
     body_bytes: int = _limit(32_000_000, "Largest body of a request.", minimum=1)
@@ -44,3 +49,14 @@ class ServeLimits:
     sessions: int = _limit(1_000, "Most sessions at the same time.", minimum=0)
     session_bytes: int = _limit(1_000_000_000, "Most memory of all sessions.", minimum=0)
     session_seconds: float = _limit(3_600.0, "Idle time after which a session expires.", above=0)
+
+    def __post_init__(self) -> None:
+        changed = [
+            f"--set {name}"
+            for name in ("session_bytes", "session_seconds")
+            if getattr(self, name) != getattr(type(self), name)
+        ]
+        if self.sessions == 0 and changed:
+            raise OptionError(
+                f"{listed(changed)}: only for sessions, but --set sessions is 0.", hint="Leave out one of both."
+            )

@@ -165,7 +165,7 @@ class TrainingRun:
             about: as in `train`.
 
         Raises:
-            ConfigError: the settings do not fit the processes.
+            ConfigError: the settings do not fit the processes or the task.
         """
         self.config, self.task, self.out_dir = config, task, out_dir
         self.processes = processes or Processes()
@@ -175,6 +175,8 @@ class TrainingRun:
             self.device = torch.device("cuda", self.processes.local_rank)
         if config.swap_layers and self.processes.count > 1:
             raise ConfigError(f"swap_layers trains on one process, found {self.processes.count}.")
+        if config.best and not task.held_out:
+            raise ConfigError("best needs held-out text.", hint="Give some, or leave it out.")
         store = self._new_store() if config.swap_layers else None
         self.model = new_model(model_config, store).to(self.device).train()
         if initial is not None:
