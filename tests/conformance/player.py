@@ -106,7 +106,7 @@ class Player:
     def _score(self, action: Action) -> dict[str, Any]:
         document = Document("the document", self._source(action["document"]))
         (settings, detail) = (action.get("settings", {}), action.get("detail"))
-        parts = list(self._bundle.score_tokens([document], detail=detail, bos=action.get("bos"), **settings))
+        parts = list(self._bundle.score_tokens([document], top=detail, bos=action.get("bos"), **settings))
         total = parts[-1].summary
         assert total is not None
 

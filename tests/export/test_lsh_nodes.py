@@ -63,7 +63,7 @@ def test_scores_depend_on_sort_and_gather(operator: str, folder: Path, tmp_path:
     models = [load(path, ops="none") for path in (folder, other)]
     chosen = {} if models[0].bundle.evaluation.full_document else {"segment_len": 40}  # not the graph for a few tokens
     for detail in (None, 1):
-        before, after = (next(model.score_tokens([ids], detail=detail, **chosen)).log_probs for model in models)
+        before, after = (next(model.score_tokens([ids], top=detail, **chosen)).log_probs for model in models)
         assert np.abs(after - before).max() > 0.01
 
 

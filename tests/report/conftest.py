@@ -43,7 +43,7 @@ def pages(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scores(model: Model) -> list[TokenScores]:
-    return list(model.score_tokens([HOSTILE], detail=5))
+    return list(model.score_tokens([HOSTILE], top=5))
 
 
 @pytest.fixture

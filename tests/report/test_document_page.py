@@ -63,7 +63,7 @@ def test_page_holds_the_text_and_its_scores(
     for module in ("document_page", "packing"):
         monkeypatch.setattr(f"xlexport.report.{module}.CHUNK", chunk)
     page = read_page(written(invoke, hostile, "--top", str(top), *(() if bos is None else ("--bos", r"\n"))))
-    parts = list(load(GOLDEN, threads=1).score_tokens([HOSTILE], detail=top, bos=bos))
+    parts = list(load(GOLDEN, threads=1).score_tokens([HOSTILE], top=top, bos=bos))
     first = 1 if bos is None else 0  # the first token with a score
 
     def scored(name: str) -> Any:

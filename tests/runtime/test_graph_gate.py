@@ -417,7 +417,7 @@ def detail_graph(**changes: str) -> onnx.ModelProto:
 def details(folder: Path, **changes: str) -> list[Any]:
     models = {"score": scoring([node("Mul", ["f", "minus"], ["log_prob"])]), "detail": detail_graph(**changes)}
     opened = load(made_bundle(folder / "bundle", models), threads=1)
-    return list(opened.score_tokens([b"abcdefg"], detail=2))
+    return list(opened.score_tokens([b"abcdefg"], top=2))
 
 
 def test_valid_details_are_returned(tmp_path: Path) -> None:

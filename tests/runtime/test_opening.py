@@ -95,7 +95,7 @@ def replace(folder: Path) -> None:
 
 
 USES: dict[str, Callable[[Model], Any]] = {
-    "detail": lambda opened: list(opened.score_tokens([b"abcd"], detail=2)),
+    "detail": lambda opened: list(opened.score_tokens([b"abcd"], top=2)),
     "generate": lambda opened: list(opened.generate(b"abcd", max_tokens=2)),
     "positions": lambda opened: opened.stream(mem_len=5),
     "placement": lambda opened: opened.placement("detail"),

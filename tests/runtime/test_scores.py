@@ -160,7 +160,7 @@ def test_detail_against_brute_force(variant: Model, random_ids: RandomIds) -> No
     ids = random_ids(70, vocab_size=variant.bundle.vocab_size)
     settings: dict[str, Any] = {} if variant.bundle.settings["same_length"] else {"segment_len": 1}
     other = random_ids(25, seed=1, vocab_size=variant.bundle.vocab_size)
-    found = list(variant.score_tokens([ids, other], batch_size=2, detail=10, **settings))
+    found = list(variant.score_tokens([ids, other], batch_size=2, top=10, **settings))
     evaluation = variant.evaluation(segment_len=1)
     for number, document in enumerate((ids, other)):
         parts = [part for part in found if part.number == number]
@@ -169,14 +169,14 @@ def test_detail_against_brute_force(variant: Model, random_ids: RandomIds) -> No
 
 def test_detail_of_a_reformer_against_brute_force(band_model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(90, vocab_size=258)
-    parts = list(band_model.score_tokens([ids], detail=10))
+    parts = list(band_model.score_tokens([ids], top=10))
     check_against(parts, ids, distributions(band_model, band_model.evaluation(segment_len=1), ids))
 
 
 def test_detail_of_whole_documents(chunk_model: Model, random_ids: RandomIds) -> None:
     """Compare with the generate graph: it returns a document's last distribution, which has no later tokens."""
     ids = random_ids(60, vocab_size=40)
-    (part,) = chunk_model.score_tokens([ids], detail=10)
+    (part,) = chunk_model.score_tokens([ids], top=10)
     assert part.rank is not None and part.entropy is not None and part.top_ids is not None
     memory = chunk_model.new_memory(chunk_model.evaluation())
     logits = chunk_model.step("generate", memory, ids[None, :-1], ids[None, 1:])["logits"][0].astype(np.float64)
@@ -191,7 +191,7 @@ def test_scores_with_and_without_detail_agree(name: str, golden: Golden, random_
     model = golden(name)
     documents = [random_ids(n, seed=n, vocab_size=model.bundle.vocab_size) for n in (95, 1, 40, 0, 2)]
     plain = list(model.score_tokens(documents, batch_size=2))
-    detailed = list(model.score_tokens(documents, batch_size=2, detail=3))
+    detailed = list(model.score_tokens(documents, batch_size=2, top=3))
     assert [part.number for part in plain] == [part.number for part in detailed]
     for before, after in zip(plain, detailed, strict=True):
         close(after.log_probs, before.log_probs)
@@ -203,8 +203,13 @@ def test_scores_with_and_without_detail_agree(name: str, golden: Golden, random_
 
 @pytest.mark.parametrize("k", [-1, 11])
 def test_more_alternatives_than_there_are(k: int, bytes_model: Model) -> None:
-    with pytest.raises(OptionError, match=f"detail is {k}, expected 0 to 10, the likeliest tokens that this bundle"):
-        bytes_model.score_tokens([b"text"], detail=k)
+    with pytest.raises(OptionError, match=f"top is {k}, expected 0 to 10, the likeliest tokens that this bundle"):
+        bytes_model.score_tokens([b"text"], top=k)
+
+
+def test_the_old_name_of_top_says_the_new_one(bytes_model: Model) -> None:
+    with pytest.raises(OptionError, match="detail is top since this version"):
+        bytes_model.score_tokens([b"text"], detail=3)
 
 
 # Words with their bits, results as tables, and one-line descriptions of objects.

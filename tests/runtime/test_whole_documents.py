@@ -147,7 +147,7 @@ def test_last_token_is_read_and_its_prediction_dropped(
 ) -> None:
     documents = [random_ids(length, seed=length, vocab_size=40) for length in (50, 96, 1, 2, 17, 0)]
     for detail in (None, 3):
-        found = [scores for scores in last_model.score_tokens(documents, detail=detail) if len(scores)]
+        found = [scores for scores in last_model.score_tokens(documents, top=detail) if len(scores)]
         assert [scores.number for scores in found] == [0, 1, 3, 4]
         for scores in found:
             ids = documents[scores.number]

@@ -148,7 +148,7 @@ def test_words_of_a_tokenizer(words_bundle: Callable[..., Path], score: Score) -
 def test_rank_entropy_and_alternatives(bundle: Path, score: Score) -> None:
     shown = score("-", "--per", "token", "--top", "3", stdin=TEXT.encode()).succeeded().objects
     plain = score("-", "--per", "token", "--top", "0", stdin=TEXT.encode()).succeeded().objects
-    (part, *_) = xlruntime.load(bundle, threads=1).score_tokens([TEXT.encode()], detail=3)
+    (part, *_) = xlruntime.load(bundle, threads=1).score_tokens([TEXT.encode()], top=3)
     assert part.rank is not None and part.entropy is not None and part.top_log_probs is not None
     first = shown[0]
     assert list(first)[-4:] == ["context", "rank", "entropy_bits", "top"] and list(plain[0]) == list(first)[:-1]

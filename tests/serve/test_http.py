@@ -84,7 +84,7 @@ def test_rank_shows_in_equal_numbers(start: Start, model: Model) -> None:
     (choice,) = start().post("/v1/completions", json=body).json()["choices"]
     log = choice["logprobs"]
     own, top = log["token_logprobs"][1:-1], log["top_logprobs"][1:-1]
-    ranks = [part.rank for part in model.score_tokens([TEXT], detail=1)]
+    ranks = [part.rank for part in model.score_tokens([TEXT], top=1)]
     expected = (np.concatenate([rank for rank in ranks if rank is not None]) == 1).tolist()
     assert [one == max(several.values()) for one, several in zip(own, top, strict=True)] == expected
 

@@ -34,7 +34,7 @@ def some_ids(model: Model, n: int, seed: int) -> npt.NDArray[np.int64]:
 
 def scored(model: Model, ids: npt.NDArray[np.int64]) -> tuple[list[float], list[int], list[int]]:
     """Return the scores of tokens, their ranks, and the likeliest token in place of each."""
-    parts = list(model.score_tokens([ids], detail=1))
+    parts = list(model.score_tokens([ids], top=1))
     ranks = [part.rank for part in parts if part.rank is not None]
     likeliest = [part.top_ids[:, 0] for part in parts if part.top_ids is not None]
     log_probs = np.concatenate([part.log_probs for part in parts])
@@ -248,7 +248,7 @@ def test_refusals() -> None:
         submitted(scheduler, np.zeros(0, np.int64))
     with pytest.raises(TokenError, match="token 1 has id 256"):
         submitted(scheduler, np.array([0, 256]))
-    with pytest.raises(OptionError, match="detail is 99"):
+    with pytest.raises(OptionError, match="top is 99"):
         submitted(scheduler, np.array([0]), top=99)
     with pytest.raises(OptionError, match="batch size is 0"):
         Scheduler(model, most=0)

@@ -128,7 +128,7 @@ def test_book_is_dropped_and_read(folder: Path, address: str, model: Model) -> N
     assert float(found["whole"]["figures"]["bits per byte"]) == pytest.approx(bits.sum() / len(bits), abs=1e-3)
     first = "".join(found["whole"]["texts"])  # blocks near the window
     assert len(first) > 500 and BOOK.replace(b"\r\n", b"\n").startswith(first.encode())
-    (part,) = [part for part in model.score_tokens([BOOK], detail=5) if part.index[0] <= token <= part.index[-1]]
+    (part,) = [part for part in model.score_tokens([BOOK], top=5) if part.index[0] <= token <= part.index[-1]]
     at = token - int(part.index[0])
     assert part.rank is not None and part.entropy is not None
     assert f"{bits[token - 1]:.2f} bits" in found["words"]

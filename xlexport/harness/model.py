@@ -161,7 +161,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
                 raise _nothing_to_score(number, *texts)
             documents.append(Document("a request", tokens, context=before))
         answers = [(0.0, True)] * len(pairs)
-        for part in self._scorer(detail=1).tokens(documents):
+        for part in self._scorer(top=1).tokens(documents):
             total, greedy = answers[part.number]
             total += float(part.log_probs.sum(dtype=np.float64))
             answers[part.number] = total, greedy and bool(np.all(part.rank == 1))

@@ -101,7 +101,7 @@ def write_report(
     packer = Packer(text, model.bundle.vocab_size, top)
     chunks: list[Chunk] = []
     summary, end = None, 0
-    for part in model.score_tokens([document], detail=top, bos=bos, **evaluation):
+    for part in model.score_tokens([document], top=top, bos=bos, **evaluation):
         chunks += packer.add(part)
         watch(part)
         summary = part.summary

@@ -70,7 +70,7 @@ class _Columns:
 
 
 class Packer:
-    """Packs the parts of one document, scored with `detail=top`, in their order.
+    """Packs the parts of one document, scored with `top`, in their order.
 
     Attributes:
         used: ids of the tokens that occur in the text or among the likeliest tokens.

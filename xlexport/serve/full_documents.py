@@ -86,7 +86,7 @@ class FullDocuments:
     def _run(self, job: RequestJob) -> Iterator[None]:
         """Run a job, and pause after each step."""
         if job.scores and len(job.ids) > 1:
-            for part in Scorer(self.engine, self.evaluation, detail=job.top or None).tokens([job.ids]):
+            for part in Scorer(self.engine, self.evaluation, top=job.top or None).tokens([job.ids]):
                 if not np.isfinite(part.log_probs).all():
                     raise not_finite(1)
                 self.counts.read += len(part)

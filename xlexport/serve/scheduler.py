@@ -15,7 +15,7 @@ from xlexport.serve.jobs import ClosedError, RequestJob
 from xlexport.serve.stages import Counts, DrawStage, ReadStage
 from xlruntime import Model, OptionError, TextError
 from xlruntime.documents import check_ids, check_length
-from xlruntime.scorer import check_detail
+from xlruntime.scorer import check_top
 
 __all__ = ["Scheduler"]
 
@@ -104,7 +104,7 @@ class Scheduler:
     def _check(self, job: RequestJob) -> None:
         check_ids(job.ids, self.engine.bundle.vocab_size, "the prompt")
         if job.top:
-            check_detail(self.engine, job.top)
+            check_top(self.engine, job.top)
         if job.start is None and not len(job.ids):
             raise TextError("nothing to continue: the prompt has no tokens.", hint="Give a prompt.")
         if job.max_tokens:

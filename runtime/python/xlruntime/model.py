@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .documents import Document, Source
 from .engine import Engine
-from .errors import ArgumentError
+from .errors import ArgumentError, OptionError
 from .evaluation import SettingValue
 from .fitting import BatchSize
 from .load_options import LoadKeywords, LoadOptions
@@ -164,22 +164,24 @@ class Model(Engine):
         documents: Iterable[Document | Source],
         *,
         batch_size: BatchSize = 1,
-        detail: int | None = None,
+        top: int | None = None,
         bos: int | bool | None = None,
         **settings: SettingValue | None,
     ) -> Iterator[TokenScores]:
         """Score documents as `score` does, but yield the scores of tokens as soon as they are known.
 
         Args:
-            detail: number of top-k tokens (0 to 10). If given, parts also have each target's rank and each
+            top: number of likeliest tokens (0 to 10). If given, parts also have each target's rank and each
             prediction's entropy. The `detail` graph then runs in place of `score`, with the same scores.
 
         Raises:
             ArgumentError: `documents` is one document, not a list.
-            OptionError: as `score`, or the bundle lists fewer top-k tokens.
+            OptionError: as `score`, or the bundle lists fewer tokens than `top`.
         """
+        if "detail" in settings:
+            raise OptionError("score_tokens: detail is top since this version.")
         several = _several(documents, "score_tokens")
-        scorer = Scorer(self, self.evaluation(**settings), batch_size, detail, bos=bos)
+        scorer = Scorer(self, self.evaluation(**settings), batch_size, top, bos=bos)
         tokenizer = None if self.bundle.tokenizer.kind == "none" else self.tokenizer
         return (replace(part, tokenizer=tokenizer) for part in scorer.tokens(several))
 

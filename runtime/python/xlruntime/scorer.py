@@ -29,7 +29,7 @@ from .scores import DocumentScore, Sum, TokenScores, total_score
 from .stream import warn_not_finite
 from .token_reader import EarlierText, TokenReader
 
-__all__ = ["ActiveDocument", "BatchSize", "Progress", "Scorer", "WordEnds", "check_detail", "detail_of"]
+__all__ = ["ActiveDocument", "BatchSize", "Progress", "Scorer", "WordEnds", "check_top", "detail_of"]
 
 TOGETHER = 128  # documents of which batches are formed
 UNREADABLE = (XlruntimeError, OSError)  # errors of reading a document
@@ -145,7 +145,7 @@ class Scorer:
         batch_size: most documents at a time; on a CPU never more than make steps faster. `auto`: batches of similar
             lengths, formed of the next 128 documents. Parts then come in another order, and only a scorer of a single
             document can be saved.
-        detail: number of likeliest tokens to list, with rank and entropy; None: no such detail.
+        top: number of likeliest tokens to list, with rank and entropy; None: none, and no rank.
         continuous: carry memory from document to document, in order, in one row. Only the very first token has no
             context; `index` still counts each document's own tokens.
         separator: with `continuous`, text between a document and the next, unless the first ends in white space. Its
@@ -172,7 +172,7 @@ class Scorer:
         engine: Engine,
         evaluation: EvaluationSettings,
         batch_size: BatchSize = 1,
-        detail: int | None = None,
+        top: int | None = None,
         *,
         continuous: bool = False,
         separator: str = "",
@@ -182,8 +182,8 @@ class Scorer:
     ) -> None:
         if batch_size != AUTO and batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
-        if detail is not None:
-            check_detail(engine, detail)
+        if top is not None:
+            check_top(engine, top)
         if continuous:
             _check_continuous(engine, evaluation, batch_size, separator)
         if bos is True or (bos is not None and bos is not False and not 0 <= bos < engine.bundle.vocab_size):
@@ -195,7 +195,7 @@ class Scorer:
         self.batch_size: BatchSize = 1 if evaluation.full_document else batch_size
         if self.batch_size in (1, AUTO):
             self.batch_size = engine.bundle.fixed.get("batch", self.batch_size)
-        self.detail = detail
+        self.top = top
         self.continuous = continuous
         self.separator = separator
         self.keep_going = keep_going
@@ -214,7 +214,7 @@ class Scorer:
         # One document at a time has the rings of a stream: its scores are those of all runtimes, bit for bit.
         sized = self.batch_size != 1 and not continuous and starts_word is None
         self.fitting = Fitting(evaluation, each=self.batch_size == AUTO, sized=sized)
-        self._purpose = "score" if detail is None else "detail"
+        self._purpose = "score" if top is None else "detail"
         self._longest_step = engine.longest_step(self._purpose, evaluation.segment_len)
         if self._word_ends is not None and evaluation.segmentation_matters:  # both passes need equal segments
             self._longest_step = min(self._longest_step, engine.longest_step("generate", evaluation.segment_len))
@@ -397,7 +397,7 @@ class Scorer:
 
     def _nothing(self) -> tuple[TokenPiece, npt.NDArray[np.float32], npt.NDArray[np.int64], dict[str, Any]]:
         none = np.zeros(0, np.int64)
-        detail = {} if self.detail is None else _no_detail(self.detail)
+        detail = {} if self.top is None else _no_detail(self.top)
         return TokenPiece(none, none, none), np.zeros(0, np.float32), none, detail
 
     def _refuse_longer(self, name: str) -> None:
@@ -452,7 +452,7 @@ class Scorer:
                 if math.isfinite(document.log_probs.value):  # once for a document
                     warn_not_finite(document.name, document.position + n)
             own = slice(before, n)
-            detail = {} if self.detail is None else detail_of(outputs, row, own, self.detail)
+            detail = {} if self.top is None else detail_of(outputs, row, own, self.top)
             scores = self._scores(document, piece, log_prob[row, own].copy(), context[row, own], detail)
             if self._word_ends is not None and ends is not None:
                 last = None if scores.summary is None else self._word_ends.after(memory, document.held)
@@ -567,12 +567,12 @@ def _is_space(engine: Engine, token: int) -> bool:
         return False
 
 
-def check_detail(engine: Engine, detail: int) -> None:
+def check_top(engine: Engine, top: int) -> None:
     """Refuse more tokens than the detail graph lists, or any if the bundle lacks this graph."""
     engine.session("detail")
     most = engine.bundle.graphs["detail"].outputs["top_ids"].shape[-1]
-    if detail < 0 or (isinstance(most, int) and detail > most):
-        raise OptionError(f"detail is {detail}, expected 0 to {most}, the likeliest tokens that this bundle lists.")
+    if top < 0 or (isinstance(most, int) and top > most):
+        raise OptionError(f"top is {top}, expected 0 to {most}, the likeliest tokens that this bundle lists.")
 
 
 def detail_of(outputs: Mapping[str, npt.NDArray[Any]], row: int, at: slice, k: int) -> dict[str, npt.NDArray[Any]]:

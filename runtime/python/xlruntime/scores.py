@@ -114,7 +114,7 @@ class TokenScores:
         rank: (n,) rank of each token by probability among all tokens; 1 is the likeliest.
         entropy: (n,) entropy of each prediction, in nats.
         top_ids: (n, k) the likeliest tokens, best first; top_log_probs: (n, k) natural logarithms of their
-            probabilities. These four are None unless `detail` was asked for.
+            probabilities. These four are None unless `top` was given.
         first: the document's first token, in its first part, if it has no context and so no score; else None.
         error: the error that ended this document without a total, while the others are still scored; else None.
         word_ends: (n,) natural logarithm of the probability that the next token begins with white space, at each place
