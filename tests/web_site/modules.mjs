@@ -47,7 +47,7 @@ const answers = {
       const kept = await document.set(ids);
       for (let steps = 0; !document.isDone && !(interrupted && number % 2 && steps === 2); steps++) await document.step();
       const own = [];
-      if (document.isDone) for await (const part of model.scoreTokens([ids], { detail: top })) own.push(part);
+      if (document.isDone) for await (const part of model.scoreTokens([ids], { top })) own.push(part);
       const rank = own.flatMap((part) => part.rank ?? []);
       const bits = own.flatMap((part) => Array.from(part.logProbs, (value) => -value / Math.LN2));
       const counted = read - (document.isDone ? ids.length - 1 : 0);

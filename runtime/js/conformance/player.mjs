@@ -69,7 +69,7 @@ export class Player {
   async do_score({ document, settings = {}, detail = null, bos = null }) {
     const parts = [];
     const documents = [{ name: "the document", source: await this.source(document) }];
-    for await (const part of this.model.scoreTokens(documents, { detail, bos, ...settings })) parts.push(part);
+    for await (const part of this.model.scoreTokens(documents, { top: detail, bos, ...settings })) parts.push(part);
     const places = parts.every((part) => part.starts !== null) ? ["starts", "ends"] : [];
     const detailed = detail === null ? [] : ["rank", "entropy", "top_ids", "top_log_probs"];
     const found = columns([...COLUMNS, ...places, ...detailed], parts);

@@ -152,11 +152,11 @@ export class Engine {
   }
 
   /** Open the graph for detail, and refuse a number of likeliest tokens that it does not list. */
-  async checkDetail(detail: number): Promise<void> {
+  async checkTop(top: number): Promise<void> {
     const { graph } = await this.#session(this.#mainGraph("detail"));
     const most = Number(graph.outputs["top_ids"]?.shape.at(-1)) || 0;
-    if (!(detail >= 0 && detail <= most)) {
-      throw new OptionError(`detail is ${detail}, expected 0 to ${most}, the likeliest tokens that this bundle lists.`);
+    if (!(top >= 0 && top <= most)) {
+      throw new OptionError(`top is ${top}, expected 0 to ${most}, the likeliest tokens that this bundle lists.`);
     }
   }
 

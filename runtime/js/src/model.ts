@@ -115,15 +115,15 @@ export class Model extends Engine {
   /**
    * Score documents as `score` does, but yield every token's score as soon as it is known.
    *
-   * @param options - `detail`: number of likeliest tokens to list, with rank and entropy; `bos`: id of a token that the
+   * @param options - `top`: number of likeliest tokens to list, with rank and entropy; `bos`: id of a token that the
    *     model reads before each document; null: as the tokenizer's own rule says; false: none; and settings.
    */
   async *scoreTokens(
     documents: Documents,
-    { detail = null, bos = null, ...settings }: ScoreOptions & { detail?: number | null } = {},
+    { top = null, bos = null, ...settings }: ScoreOptions & { top?: number | null } = {},
   ): AsyncGenerator<TokenScores> {
     const { Scorer, several } = await import("./scorer.js"); // streams do without it
-    const scorer = new Scorer(this, this.evaluation(settings), detail, bos);
+    const scorer = new Scorer(this, this.evaluation(settings), top, bos);
     yield* scorer.tokens(several(documents, "scoreTokens"));
   }
 

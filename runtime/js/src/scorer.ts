@@ -14,26 +14,26 @@ export class Scorer {
   readonly #longestStep: number;
 
   /**
-   * @param detail - number of likeliest tokens to list, with rank and entropy; null: no such detail.
+   * @param top - number of likeliest tokens to list, with rank and entropy; null: none, and no rank.
    * @param bos - id of a token that the model reads before each document, so that its first token has a score, too;
    *     null: the begin token before a text, if the tokenizer's own rule puts it there; false: none.
    */
   constructor(
     private readonly engine: Engine,
     private readonly evaluation: EvaluationSettings,
-    private readonly detail: number | null,
+    private readonly top: number | null,
     private readonly bos: number | false | null,
   ) {
     if (typeof bos === "number" && !(Number.isInteger(bos) && bos >= 0 && bos < engine.bundle.model.vocab_size)) {
       throw new OptionError(`bos is ${bos}, expected 0 to ${engine.bundle.model.vocab_size - 1}.`);
     }
-    this.#purpose = detail === null ? "score" : "detail";
+    this.#purpose = top === null ? "score" : "detail";
     this.#longestStep = engine.longestStep(this.#purpose, evaluation.segmentLen);
   }
 
   /** Yield the scores of every document's tokens, step by step. */
   async *tokens(documents: Documents): AsyncGenerator<TokenScores> {
-    if (this.detail !== null) await this.engine.checkDetail(this.detail);
+    if (this.top !== null) await this.engine.checkTop(this.top);
     let number = 0;
     for await (const given of documents as AsyncIterable<DocumentSource | Document>) {
       const document = asDocument(given, number);
@@ -84,7 +84,7 @@ export class Scorer {
         document: name,
         number,
         ...none,
-        ...(this.detail === null ? {} : noDetail()),
+        ...(this.top === null ? {} : noDetail()),
         ...scored,
         summary,
         first,
@@ -124,7 +124,7 @@ export class Scorer {
       const index = piece.ids.map((_, at) => position + at);
       position += piece.ids.length;
       ended = !(await reader.has(1));
-      const detail = this.detail === null ? {} : detailOf(outputs, piece.ids.length, this.detail);
+      const detail = this.top === null ? {} : detailOf(outputs, piece.ids.length, this.top);
       const { starts, ends } = piece;
       yield part({ index, tokens: piece.ids, starts, ends, logProbs, context, ...detail }, ended);
     }

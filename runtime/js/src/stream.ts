@@ -17,12 +17,12 @@ export type Piece = string | Uint8Array | Ids;
 
 /** What else is returned for each token. */
 export interface FeedOptions {
-  detail?: number | null;
+  top?: number | null;
 }
 
-function likeliest(method: string, { detail = null, ...others }: FeedOptions): number | null {
-  refuseOthers(method, others, "detail");
-  return detail;
+function likeliest(method: string, { top = null, ...others }: FeedOptions): number | null {
+  refuseOthers(method, others, "top");
+  return top;
 }
 
 /** How many tokens are drawn, and how. */
@@ -126,32 +126,32 @@ export class Stream {
    * Pieces may be cut anywhere: the tokens are those of the whole text. What a later piece could still change is held,
    * such as the last word; `preview` shows it, and `flush` ends the text. Token ids end it, too.
    *
-   * @param options - `detail`: number of likeliest tokens to list for each token, with rank and entropy.
+   * @param options - `top`: number of likeliest tokens to list for each token, with rank and entropy.
    * @throws OptionError - an unknown name.
    * @throws TokenError - an id is outside the vocabulary.
    * @throws TextError - the text cannot be tokenized, the tokenizer cannot say which tokens a longer text keeps, or the
    *     document gets longer than the model can read.
    */
   async feed(piece: Piece, options: FeedOptions = {}): Promise<StreamScores> {
-    const detail = likeliest("feed", options);
+    const top = likeliest("feed", options);
     return this.#changing(() =>
       this.#score(
         this.#next(piece, (raw) => this.#text.take(raw, this.#held).ids),
-        detail,
+        top,
       ),
     );
   }
 
   /** Take the held text as if the text ended here, and return its scores. A last line stays open until its newline. */
   async flush(options: FeedOptions = {}): Promise<StreamScores> {
-    const detail = likeliest("flush", options);
-    return this.#changing(() => this.#score(this.#end(), detail));
+    const top = likeliest("flush", options);
+    return this.#changing(() => this.#score(this.#end(), top));
   }
 
   /** Return the scores that `flush` would return, without changing the stream. */
   async preview(options: FeedOptions = {}): Promise<StreamScores> {
-    const detail = likeliest("preview", options);
-    return this.#trying((twin) => twin.#score(twin.#end(), detail));
+    const top = likeliest("preview", options);
+    return this.#trying((twin) => twin.#score(twin.#end(), top));
   }
 
   /**
@@ -160,7 +160,7 @@ export class Stream {
    * A token that begins in the held text and ends in this one counts; tokens before it are only read.
    */
   async scoreContinuation(piece: Piece, options: FeedOptions = {}): Promise<StreamScores> {
-    const detail = likeliest("scoreContinuation", options);
+    const top = likeliest("scoreContinuation", options);
     return this.#trying(async (twin) => {
       let context = twin.#text.copy().end(twin.#held).ids.length;
       const ids = twin.#next(piece, (raw) => {
@@ -168,7 +168,7 @@ export class Stream {
         ({ context } = found);
         return found.ids;
       });
-      return lastOf(await twin.#score(ids, detail), ids.length - context);
+      return lastOf(await twin.#score(ids, top), ids.length - context);
     });
   }
 
@@ -331,7 +331,7 @@ export class Stream {
 
   /** Score the document's next tokens. */
   async #score(ids: number[], k: number | null): Promise<StreamScores> {
-    if (k !== null) await this.engine.checkDetail(k);
+    if (k !== null) await this.engine.checkTop(k);
     const details: Detail[] = [];
     const targets = this.#take(ids, "the document");
     const first = this.#taken;

@@ -9,19 +9,19 @@ const TEXT = "Call me Ishmael. Some years ago, never mind how long precisely.";
 test("detail of a feed is that of the whole document", async () => {
   const model = await open(BYTES);
   const parts = [];
-  for await (const part of model.scoreTokens([TEXT], { detail: 3 })) parts.push(part);
+  for await (const part of model.scoreTokens([TEXT], { top: 3 })) parts.push(part);
   const stream = await model.stream();
-  const whole = await stream.feed(TEXT, { detail: 3 });
+  const whole = await stream.feed(TEXT, { top: 3 });
   for (const name of ["rank", "entropy", "topIds", "topLogProbs", "logProbs"]) {
     assert.deepEqual(
       Array.from(whole[name]),
       parts.flatMap((part) => Array.from(part[name])),
     );
   }
-  const { rank, topIds } = await stream.scoreContinuation(" He", { detail: 1 });
+  const { rank, topIds } = await stream.scoreContinuation(" He", { top: 1 });
   assert.deepEqual([rank.length, topIds.length, topIds[0].length], [3, 3, 1]);
   assert.equal("rank" in (await stream.scoreContinuation(" He")), false);
-  await refuses(() => stream.feed("x", { detail: 1000 }), "option", /detail is 1000, expected 0 to/);
+  await refuses(() => stream.feed("x", { top: 1000 }), "option", /top is 1000, expected 0 to/);
 });
 
 test("calls that do not wait take effect in their order", async () => {

@@ -62,9 +62,9 @@ test("what a flush would return is shown at every place of a text", async () => 
   let sum = 0;
   for (const letter of TEXT) {
     sum += nats(await stream.feed(letter));
-    const [shown, fork] = [await stream.preview({ detail: 1 }), await stream.fork()];
-    assert.deepEqual(await fork.flush({ detail: 1 }), shown);
-    assert.deepEqual(await stream.preview({ detail: 1 }), shown);
+    const [shown, fork] = [await stream.preview({ top: 1 }), await stream.fork()];
+    assert.deepEqual(await fork.flush({ top: 1 }), shown);
+    assert.deepEqual(await stream.preview({ top: 1 }), shown);
   }
   near(sum + nats(await stream.flush()), whole.nats);
   assert.deepEqual((await stream.flush()).tokens, []);
@@ -77,7 +77,7 @@ test("a continuation counts the tokens that end in it", async () => {
   for (let cut = 0; cut <= TEXT.length; cut++) {
     const stream = await model.stream();
     const before = await stream.feed(TEXT.slice(0, cut));
-    const { tokens, index, rank } = await stream.scoreContinuation(TEXT.slice(cut), { detail: 2 });
+    const { tokens, index, rank } = await stream.scoreContinuation(TEXT.slice(cut), { top: 2 });
     assert.deepEqual(tokens, ids.slice(ids.length - tokens.length));
     assert.deepEqual([index.at(-1) ?? ids.length - 1, rank.length], [ids.length - 1, tokens.length]);
     const text = model.tokenizer.decode(tokens);

@@ -60,7 +60,7 @@ export class StreamDocument {
   async step() {
     await this.#keep();
     const piece = this.ids.slice(this.taken, this.taken + this.#length());
-    const scores = await this.#stream.feed(piece, { detail: this.#top });
+    const scores = await this.#stream.feed(piece, { top: this.#top });
     const first = this.taken + piece.length - scores.logProbs.length; // a document's first token has no score
     this.taken += piece.length;
     this.#stride = Math.min(this.#longest, this.#stride * 2);
@@ -80,7 +80,7 @@ export class StreamDocument {
 
   /** Score tokens after the document, and leave the document as it is. */
   async continuation(ids) {
-    return this.#stream.scoreContinuation(ids, { detail: null });
+    return this.#stream.scoreContinuation(ids, { top: null });
   }
 
   /** The last token, which decides how a continuation is tokenized; null before the first one. */
@@ -173,7 +173,7 @@ export class FullDocument {
 
   async #score(ids) {
     const parts = [];
-    for await (const part of this.#model.scoreTokens([ids], { detail: this.#top })) parts.push(part);
+    for await (const part of this.#model.scoreTokens([ids], { top: this.#top })) parts.push(part);
     return parts.filter(({ index }) => index.length);
   }
 }
