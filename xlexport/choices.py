@@ -1,6 +1,6 @@
 """Choices that options and the library share. This module imports nothing, so that `--help` stays quick."""
 
-__all__ = ["DTYPES", "FORMATS", "LEVELS", "PROTOCOLS", "RECORD_FORMATS", "SUBWORDS", "TEXT_UNITS", "VOCAB_STYLES"]
+__all__ = ["DTYPES", "FORMATS", "PROTOCOLS", "SUBWORDS", "TEXT_UNITS", "VOCAB_STYLES"]
 
 FORMATS = (
     *("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch"),
@@ -11,14 +11,8 @@ FORMATS = (
 DTYPES = ("int8", "weight-int8", "weight-int4", "float16")
 """Precisions other than float32, as in `xlexport.quantization`."""
 
-LEVELS = ("document", "line", "word", "region", "token")
-"""Units of one record of `score`."""
-
 PROTOCOLS = ("kimiyoung", "nvidia", "document")
 """Ways to evaluate, as in `xlruntime.protocols`, which is too slow to import here; the first is the default."""
-
-RECORD_FORMATS = ("jsonl", "csv", "tsv", "parquet")
-"""Formats of records that `score` and `compare` write, as in `xlexport.scoring.output_formats`."""
 
 SUBWORDS = {"bpe": "tokenizers", "sentencepiece": "sentencepiece"}
 """Tokens that `prepare` trains."""

@@ -45,7 +45,7 @@ from xlexport.verification import segments_to_read, verify
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.text import VerificationText, check_verify_text, verify_text
 from xlruntime import __version__
-from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, MemoryEntry
+from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, GraphFormat, MemoryEntry
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Tokenizer as TextTokenizer
 from xlruntime.engine import Engine
@@ -380,7 +380,7 @@ def _export(
     return graphs, steps[0].memory
 
 
-def _write_graphs(steps: list[Step], folder: Path, to: Format) -> StepGraphs:
+def _write_graphs(steps: list[Step], folder: Path, to: GraphFormat) -> StepGraphs:
     step = steps[0]
     if to == "torchscript":
         from xlexport.export.torchscript import export_torchscript

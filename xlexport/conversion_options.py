@@ -12,7 +12,7 @@ from typing import Any
 from xlexport.choices import VOCAB_STYLES
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.quantization.options import PrecisionOptions, QuantizeOptions
-from xlruntime.bundle import Format
+from xlruntime.bundle import GraphFormat
 from xlruntime.errors import OptionError
 from xlruntime.messages import listed
 from xltraining.config_fields import options_of, setting
@@ -52,7 +52,7 @@ class ConversionOptions(PrecisionOptions):
         OptionError: options do nothing without others.
     """
 
-    to: Format = setting(
+    to: GraphFormat = setting(
         "onnx",
         "Only onnx runs without PyTorch.",
         heading="Graphs",

@@ -43,7 +43,7 @@ from xlexport.fixed_shapes import FixedShapes
 from xlexport.formats import load as load_checkpoint
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.tolerances import TOLERANCES
-from xlruntime.bundle import Format
+from xlruntime.bundle import GraphFormat
 from xlruntime.bundle_files import digest_file, read_bundle
 from xlruntime.errors import BundleError, OptionError
 from xlruntime.model import Model
@@ -52,10 +52,10 @@ from xltraining.checkpoint import save_checkpoint
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted, ConvertedReformer
 
-TORCHSCRIPT: Format = "torchscript"
-PROGRAM: Format = "exported-program"
-EXECUTORCH: Format = "executorch"
-FORMATS: Sequence[Format] = (TORCHSCRIPT, PROGRAM)
+TORCHSCRIPT: GraphFormat = "torchscript"
+PROGRAM: GraphFormat = "exported-program"
+EXECUTORCH: GraphFormat = "executorch"
+FORMATS: Sequence[GraphFormat] = (TORCHSCRIPT, PROGRAM)
 DEPRECATED = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 TOLERANCE = TOLERANCES["float32"]
 LENGTHS = (1, 8, 3, 8, 8, 7, 2, 8, 8, 8)  # of segments, which write a ring of 28 slots twice
@@ -65,7 +65,7 @@ LENGTHS = (1, 8, 3, 8, 8, 7, 2, 8, 8, 8)  # of segments, which write a ring of 2
 class Made:
     """A bundle for PyTorch and the bundle of the same checkpoint for ONNX Runtime."""
 
-    format: Format
+    format: GraphFormat
     folder: Path
     report: ParityReport
     onnx: Converted
@@ -285,7 +285,7 @@ def test_commands(bytes_bundle: Converted, tmp_path: Path, capsys: pytest.Captur
 @DEPRECATED
 @pytest.mark.parametrize("to", FORMATS)
 def test_documented_programs(
-    to: Format,
+    to: GraphFormat,
     bytes_bundle: Converted,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -311,7 +311,7 @@ def test_documented_programs(
 @pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("rule", ["band", "chunk", "paper"])
-def test_reformers_of_every_rule(rule: str, to: Format, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_reformers_of_every_rule(rule: str, to: GraphFormat, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     converted: ConvertedReformer = request.getfixturevalue(rule)
     report = convert(converted.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=to)).report
     assert report.passed and report.overflow_mismatches in (0, None)
@@ -414,7 +414,7 @@ def checkpoint(model: str | dict[str, Any], folder: Path) -> Path:
     ],
     ids=str,
 )
-def test_equal_over_carried_memory(model: str | dict[str, Any], to: Format, tmp_path: Path) -> None:
+def test_equal_over_carried_memory(model: str | dict[str, Any], to: GraphFormat, tmp_path: Path) -> None:
     if to == EXECUTORCH:
         pytest.importorskip("executorch", reason="executorch is not installed, the extra executorch")
     segment_len = None if isinstance(model, str) else 5  # shorter than the parts that absolute places allow

@@ -13,20 +13,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 import pyarrow.parquet
 import pytest
 
 from tests.helpers.paths import GOLDEN
-from xlexport.choices import LEVELS
 from xlexport.commands import run
 from xlexport.errors import WorkerError
 from xlexport.ray.cluster import most_actors, reach
 from xlexport.ray.dataset import columns_of
 from xlexport.scoring.inputs import open_input
-from xlexport.scoring.options import ScoreOptions
+from xlexport.scoring.options import Level, ScoreOptions
 from xlexport.scoring.output_formats import records_table
 from xlexport.scoring.stores import Location, StoredInput, inputs_at
 from xlruntime import OptionError, TextError, load
@@ -148,7 +147,7 @@ def test_inputs_and_output_in_a_store_are_as_on_this_machine(
     assert f"{at}: already complete" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", get_args(Level))
 @pytest.mark.parametrize("detail", [False, True])
 def test_the_columns_of_a_run_are_those_of_its_records(tmp_path: Path, level: Any, detail: bool) -> None:
     text = tmp_path / "text.txt"

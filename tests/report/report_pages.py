@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.helpers.paths import EMPTY, golden_bundle
-from xlexport.page.assemble import LEVELS
+from xlexport.page.assemble import COLOUR_LEVELS
 
 GOLDEN = golden_bundle(EMPTY)  # reads bytes
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # three people, drawn as one
@@ -140,7 +140,7 @@ def check_safety(page: str, title: str, absent: Sequence[str], policy: str = "")
 
 def scale(theme: str, letter: str = "l") -> list[str]:
     """Return the colours (#rrggbb) from expected to surprising, or with letter `c` to negative differences."""
-    return [COLOURS[f"{letter}{level}"][theme] for level in range(LEVELS)]
+    return [COLOURS[f"{letter}{level}"][theme] for level in range(COLOUR_LEVELS)]
 
 
 def contrast(one: str, other: str) -> float:

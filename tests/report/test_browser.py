@@ -27,7 +27,7 @@ from tests.report.conftest import (
     span_of,
 )
 from tests.report.report_pages import COLOURS, FAMILY, GOLDEN, HOSTILE, scale
-from xlexport.page.assemble import LEVELS
+from xlexport.page.assemble import COLOUR_LEVELS
 from xlexport.report.document_page import write_report
 from xlruntime import Document, Model, TokenScores, load
 
@@ -93,7 +93,7 @@ def test_colours_are_those_of_the_scores(hostile: Browser, scores: list[TokenSco
     bits = np.rint(-all_columns(scores, "log_probs") / np.log(2) * 100) / 100
     place = HOSTILE.index(b"document")
     for token in range(place, place + 8):
-        level = min(LEVELS - 1, int(bits[token - 1] / 12 * LEVELS))
+        level = min(COLOUR_LEVELS - 1, int(bits[token - 1] / 12 * COLOUR_LEVELS))
         expected = scale("light")[level] if level else None
         found = hostile.run(
             "return getComputedStyle(document.querySelector(arguments[0])).backgroundColor", f"[data-t='{token}']"
@@ -210,7 +210,7 @@ def test_lines_that_end_in_two_characters_show_one_mark(hostile: Browser, scores
     assert "line" in classes.split() and shown_text == "\n"
     assert hostile.run("return document.querySelectorAll(arguments[0]).length", f"[data-t='{end + 1}']") == 0
     bits = np.rint(-all_columns(scores, "log_probs") / np.log(2) * 100) / 100
-    level = min(LEVELS - 1, int((bits[end - 1] + bits[end]) / 12 * LEVELS + 1e-9))
+    level = min(COLOUR_LEVELS - 1, int((bits[end - 1] + bits[end]) / 12 * COLOUR_LEVELS + 1e-9))
     assert f"l{level}" in classes.split()
     lone = HOSTILE.index(b"\rreturn")
     assert hostile.run("return document.querySelector(arguments[0]).textContent", f"[data-t='{lone}']") == "CR"

@@ -13,7 +13,7 @@ from tests.helpers.paths import ZEROS, golden_bundle
 from tests.report.conftest import shown
 from tests.report.report_pages import GOLDEN, HOSTILE, ListPage, read_list, scale
 from tests.report.test_browser import rgb
-from xlexport.page.assemble import LEVELS
+from xlexport.page.assemble import COLOUR_LEVELS
 from xlexport.report.list_page import Side, score_sides, write_list
 from xlexport.report.words import Held, LeftOut
 from xlruntime import load
@@ -132,7 +132,7 @@ def test_colours_show_the_difference_and_either_side(two: Browser, data: ListPag
     for mode, steps, most in cases:
         values = [value or 0 for value in steps]  # a word without a score has no colour
         click(two, f"[name=mode][value='{mode}']")
-        levels = [min(LEVELS - 1, int(abs(value) / 1000 / most * LEVELS)) for value in values]
+        levels = [min(COLOUR_LEVELS - 1, int(abs(value) / 1000 / most * COLOUR_LEVELS)) for value in values]
         letters = ["c" if value < 0 else "l" for value in values]
         expected = [
             rgb(scale("light", letter)[level]) if level else "rgba(0, 0, 0, 0)"

@@ -17,7 +17,7 @@ from tests.helpers.paths import GOLDEN, ROOT
 from xlexport.families import architecture
 from xlruntime import bundle as manifest
 from xlruntime import errors
-from xlruntime.bundle import FORMAT, FeedKind, Format, Layout
+from xlruntime.bundle import FORMAT, FeedKind, GraphFormat, Layout
 from xlruntime.bundle_files import read_bundle
 from xlruntime.evaluation import EvaluationRules, Ring, Setting
 from xlruntime.json_fields import read_fields
@@ -47,7 +47,7 @@ def test_every_field_of_a_manifest_is_named() -> None:
 
 
 def test_kinds_are_named() -> None:
-    kinds = (*get_args(Layout), *get_args(Format), *get_args(FeedKind))
+    kinds = (*get_args(Layout), *get_args(GraphFormat), *get_args(FeedKind))
     assert [kind for kind in kinds if not named(kind)] == []
     assert f"version {FORMAT}" in PAGE.splitlines()[0]
 

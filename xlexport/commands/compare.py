@@ -6,20 +6,18 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from xlexport.choices import RECORD_FORMATS
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH, Names
 from xlexport.extras import require
-from xlexport.scoring.options import ENDINGS, NO_FORMAT
+from xlexport.scoring.options import ENDINGS, NO_FORMAT, OutputFormat, RecordFormat
 from xlexport.terminal import force_option, print_json, print_text, tell
 
 if TYPE_CHECKING:
     from xlexport.scoring.comparison import Conditions
-    from xlexport.scoring.output_formats import Format
 
 __all__ = ["compare"]
 
@@ -105,7 +103,7 @@ class _Equal(click.ParamType[tuple[str, str]]):
     click.option(
         "--format",
         "kind",
-        type=click.Choice(RECORD_FORMATS),
+        type=click.Choice(get_args(RecordFormat)),
         help="Format of the records.  [default: from the ending of --output; on stdout jsonl]",
     ),
     click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Write the records to FILE."),
@@ -120,7 +118,7 @@ def compare(
     by: tuple[str, ...],
     value: str | None,
     items: str | None,
-    kind: Literal["jsonl", "csv", "tsv", "parquet"] | None,
+    kind: RecordFormat | None,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -172,7 +170,7 @@ def compare(
     tell(str(summary))
 
 
-def _write(lines: Iterator[bytes], output: Path, kind: Format, force: bool) -> None:
+def _write(lines: Iterator[bytes], output: Path, kind: OutputFormat, force: bool) -> None:
     """Write records to a file, which appears when it is complete."""
     from xlexport.atomic_output import check_file, file, naming
     from xlexport.scoring.output_formats import write_parquet

@@ -14,7 +14,7 @@ from xlexport.commands.input_options import SPECIAL
 from xlexport.commands.long_help import LongCommand, headed, options_from
 from xlexport.commands.options import BUNDLE, Names, OutputFile, document_options, runtime_options, usage_errors
 from xlexport.progress_bar import DocumentsBar
-from xlexport.scoring.options import HERE, ScoreOptions
+from xlexport.scoring.options import HERE, OutputFormat, ScoreOptions
 from xlexport.terminal import (
     Failure,
     Interrupted,
@@ -29,7 +29,6 @@ from xlexport.terminal import (
 from xlruntime.messages import many_lines
 
 if TYPE_CHECKING:
-    from xlexport.scoring.output_formats import Format
     from xlexport.scoring.totals import Totals
 
 __all__ = ["score"]
@@ -163,7 +162,7 @@ class _Reporter:
 class _StandardOutput:
     """Writes records to standard output at once; escapes what a terminal cannot show."""
 
-    def __init__(self, kind: Format) -> None:
+    def __init__(self, kind: OutputFormat) -> None:
         self._is_terminal = sys.stdout.isatty()
         self._escaped = escaped_json if kind == "jsonl" else many_lines
 

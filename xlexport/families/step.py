@@ -206,7 +206,7 @@ def steps_of(step: Step, shorter: Iterable[Step] = ()) -> dict[str, tuple[Choice
 
 
 def describe_graph(
-    step: Step, purpose: str, file: str, graph_format: bundle.Format, inputs: Iterable[StepTensor]
+    step: Step, purpose: str, file: str, graph_format: bundle.GraphFormat, inputs: Iterable[StepTensor]
 ) -> Graph:
     """Return the description of a graph that takes these of the step's inputs."""
     carried = {entry.output for entry in step.memory}

@@ -21,9 +21,9 @@ from xlexport.families import title_of
 from xlruntime import Bundle, EvaluationSettings, __version__
 from xlruntime.hub_cache import folder_name
 
-__all__ = ["LEVELS", "WORD_CEILING", "bundle_note", "bundled", "ceilings", "page_pieces", "page_title"]
+__all__ = ["COLOUR_LEVELS", "WORD_CEILING", "bundle_note", "bundled", "ceilings", "page_pieces", "page_title"]
 
-LEVELS = 16  # colours of a scale, those of page.css
+COLOUR_LEVELS = 16  # colours of a scale, those of page.css
 LEAST_CEILING = 12  # bits at the end of the scale for tokens: the bits of a blind guess, but at least this many
 WORD_CEILING = 32  # bits at the end of the scale for words, or the end of the tokens' scale if that is larger
 PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # names of folders that do not describe a model

@@ -13,7 +13,7 @@ import numpy as np
 from xlexport import atomic_output
 from xlexport.atomic_output import check_file
 from xlexport.callbacks import Progress, no_progress
-from xlexport.page.assemble import LEVELS, bundle_note, ceilings, page_pieces, page_title
+from xlexport.page.assemble import COLOUR_LEVELS, bundle_note, ceilings, page_pieces, page_title
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
 from xlexport.scoring.totals import caveats, losses
@@ -141,7 +141,7 @@ def _about(
         "idBytes": bytes_for(vocab_size - 1),
         "top": top,
         "vocabSize": vocab_size,
-        "levels": LEVELS,
+        "levels": COLOUR_LEVELS,
         "ceiling": ceilings(vocab_size),
         "hasBytes": bool(summary.bytes),
         "unit": "byte" if _counts_bytes(summary) else "token",

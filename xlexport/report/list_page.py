@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from xlexport import atomic_output
 from xlexport.atomic_output import check_file
-from xlexport.page.assemble import LEVELS, WORD_CEILING, bundle_note, page_pieces, page_title
+from xlexport.page.assemble import COLOUR_LEVELS, WORD_CEILING, bundle_note, page_pieces, page_title
 from xlexport.report.packing import pack
 from xlexport.report.words import MOST_DOCUMENTS, DocumentWords, Held, LeftOut, score_words, why_of
 from xlexport.scoring.totals import caveats
@@ -236,7 +236,7 @@ def write_list(report: ListReport, output: Path, *, title: str, force: bool = Fa
     fields = list(dict.fromkeys(name for row in report.rows for name in _columns(row)))
     about = {
         "title": page_title(title),
-        "levels": LEVELS,
+        "levels": COLOUR_LEVELS,
         "steps": STEPS,
         "sides": [
             [page_title(side.name), bundle_note(side.model.bundle, side.model.folder, side.settings)]

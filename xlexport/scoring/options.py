@@ -18,13 +18,24 @@ from xltraining.config_fields import options_of, setting
 
 if TYPE_CHECKING:
     from xlexport.scoring.inputs import Reading
-    from xlexport.scoring.output_formats import Format
 
-__all__ = ["ENDINGS", "HERE", "NO_FORMAT", "UNITS", "Level", "ScoreOptions", "Selection"]
+__all__ = [
+    "ENDINGS",
+    "HERE",
+    "NO_FORMAT",
+    "UNITS",
+    "Level",
+    "OutputFormat",
+    "RecordFormat",
+    "ScoreOptions",
+    "Selection",
+]
 
 Level = Literal["document", "line", "word", "region", "token"]
 UNITS: tuple[Level, ...] = ("line", "word", "region")  # whose records are sums over the tokens of a part of the text
-ENDINGS: dict[str, Format] = {
+RecordFormat = Literal["jsonl", "csv", "tsv", "parquet"]
+OutputFormat = Literal["text"] | RecordFormat  # text: a line for people, of each document
+ENDINGS: dict[str, RecordFormat] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
@@ -148,10 +159,12 @@ class ScoreOptions(Selection):
         common=True,
         heading="Output",
     )
-    kind: Literal["jsonl", "csv", "tsv", "parquet"] | None = _record(
+    kind: RecordFormat | None = setting(
         None,
         "Format of the records.  [default: as -o ends]",
         flags=("--format",),
+        common=True,
+        heading="Records",
     )
     as_json: bool = _record(
         False,
@@ -309,7 +322,7 @@ class ScoreOptions(Selection):
         return None if str(self.output) == "-" else self.output
 
     @property
-    def format(self) -> Format:
+    def format(self) -> OutputFormat:
         """The format of the records."""
         if self.as_json or self.kind is not None:
             return self.kind or "jsonl"

@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from xlexport.scoring.options import OutputFormat
 from xlruntime.messages import one_line
+from xltraining.messages import renamed
 
 __all__ = [
     "Columns",
-    "Format",
     "Kind",
     "document_line",
     "encoder",
@@ -26,15 +27,16 @@ __all__ = [
     "write_parquet",
 ]
 
-Format = Literal["text", "jsonl", "csv", "tsv", "parquet"]
 Kind = Literal["int", "float", "bool", "text"]
 """The type of a column's values."""
 ROWS = 10_000  # of Parquet that are written at a time
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Format": "xlexport.scoring.options.OutputFormat"})
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 Columns = Mapping[str, Any]  # each value is a list, or one value for all records
 
 
-def encoder(kind: Format) -> Callable[[Columns], bytes]:
+def encoder(kind: OutputFormat) -> Callable[[Columns], bytes]:
     """Return a function that encodes columns as bytes.
 
     Only documents can have the format `text`: a line for people.
@@ -44,7 +46,7 @@ def encoder(kind: Format) -> Callable[[Columns], bytes]:
     return partial(_csv, DELIMITERS[kind]) if kind in DELIMITERS else _json_lines
 
 
-def header_line(kind: Format, names: Iterable[str]) -> bytes:
+def header_line(kind: OutputFormat, names: Iterable[str]) -> bytes:
     """Return the bytes that a file begins with: of CSV, the names of the columns."""
     return _csv(DELIMITERS[kind], {name: name for name in names}) if kind in DELIMITERS else b""
 

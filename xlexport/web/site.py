@@ -11,7 +11,7 @@ from typing import Any
 import xlruntime
 from xlexport import atomic_output
 from xlexport.bundles import check_graphs
-from xlexport.page.assemble import LEVELS, bundle_note, ceilings, page_pieces, page_title
+from xlexport.page.assemble import COLOUR_LEVELS, bundle_note, ceilings, page_pieces, page_title
 from xlexport.scoring.totals import caveats
 from xlexport.web.javascript import Package, find_packages
 from xlruntime import BundleDamagedError, BundleFormatError, __version__
@@ -121,7 +121,7 @@ def _about(bundle: Bundle, folder: Path, tokenizer: Tokenizer, title: str) -> di
         "title": title,
         "top": min(TOP, _listed(bundle)),
         "vocabSize": bundle.vocab_size,
-        "levels": LEVELS,
+        "levels": COLOUR_LEVELS,
         "ceiling": ceilings(bundle.vocab_size),
         "hasBytes": kind != "none",
         "unit": "byte" if kind == "bytes" else "token",

@@ -49,8 +49,8 @@ __all__ = [
     "Encoder",
     "Feed",
     "FileDigest",
-    "Format",
     "Graph",
+    "GraphFormat",
     "Layout",
     "Manifest",
     "MemoryEntry",
@@ -96,7 +96,8 @@ Dtype = Annotated[str, Pattern("|".join(DTYPES), f"one of {', '.join(DTYPES)}")]
 Sha256 = Annotated[str, Pattern("[0-9a-f]{64}", "a SHA-256")]
 Version = Annotated[str, Pattern(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", "a version such as 1.24.1")]
 Layout = Literal["ring", "window", "state"]
-Format = Literal["onnx", "torchscript", "exported-program", "executorch"]
+GraphFormat = Literal["onnx", "torchscript", "exported-program", "executorch"]
+Format = GraphFormat  # its name before this version
 FeedKind = Literal[
     "tokens",
     "targets",
@@ -197,7 +198,7 @@ class Graph:
     """
 
     file: str
-    format: Format
+    format: GraphFormat
     inputs: Mapping[str, Feed]
     outputs: Mapping[str, Tensor]
     fixed: Mapping[str, Size] = field(default_factory=dict)
