@@ -54,6 +54,57 @@ void refuse(const char* expected, Case c, Change change) {
   expect_error(run(kernel_of(c)), expected);
 }
 
+// Run a case, which the kernel must not refuse.
+template <typename Case>
+void run_case(fake::Run* run, const Case& c) {
+  give(run, c);
+  const std::string error = (*run)(kernel_of(c));
+  if (!error.empty()) fail(c, error);
+}
+
+// Return the largest difference between the first output and what is wanted.
+template <typename Case>
+double largest_difference(const fake::Run& run, const Case& c, const std::vector<double>& wanted, double tolerance) {
+  double largest = 0;
+  for (size_t k = 0; k < wanted.size(); ++k) {
+    const double difference = std::fabs(run.result<float>(0)[k] - wanted[k]);
+    if (!(difference <= tolerance)) fail(c, "number " + std::to_string(k) + " differs by " + std::to_string(difference));
+    largest = std::fmax(largest, difference);
+  }
+  return largest;
+}
+
+inline double dot(const float* a, const float* b, int64_t d) {
+  double sum = 0;
+  for (int64_t k = 0; k < d; ++k) sum += double{a[k]} * b[k];
+  return sum;
+}
+
+// The weighted mean of rows of values: weights are exp(score - highest).
+struct Attended {
+  double highest = -INFINITY, sum = 0;
+  std::vector<std::pair<double, const float*>> seen;  // scores and values
+
+  void add(double score, const float* value) {
+    seen.emplace_back(score, value);
+    highest = std::max(highest, score);
+  }
+  // Add up weighted values of d numbers; a second pass, because the highest score is known then.
+  std::vector<double> weighted(int64_t d) {
+    std::vector<double> sums(static_cast<size_t>(d));
+    sum = 0;
+    for (const auto& [score, value] : seen) {
+      const double weight = std::exp(score - highest);
+      sum += weight;
+      for (int64_t k = 0; k < d; ++k) sums[static_cast<size_t>(k)] += weight * value[k];
+    }
+    return sums;
+  }
+  void write_mean(int64_t d, double* mean) {
+    for (const double number : weighted(d)) *mean++ = number / sum;
+  }
+};
+
 // The rest of a main function: compare as many random shapes as the first argument says, with the seed of the second.
 // Print the instruction set, the number of shapes and the largest difference.
 inline int compare_shapes(int count, char** arguments, const std::function<double(long shape)>& compare) {

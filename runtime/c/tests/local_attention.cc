@@ -43,35 +43,18 @@ Case make_case() {
 }
 
 std::vector<double> reference(const Case& c) {
-  std::vector<double> attended(c.query.size()), weights(static_cast<size_t>(c.kept + c.S));
+  std::vector<double> attended(c.query.size());
   for (int64_t head = 0; head < c.B * c.H; ++head) {
     const int64_t position = c.position[static_cast<size_t>(head / c.H)];
     for (int64_t i = 0; i < c.S; ++i) {
-      int64_t oldest = ((position + i) / c.chunk_length - c.chunks_before) * c.chunk_length;
-      if (oldest < 0) oldest = 0;
-      const float* const query = c.query.data() + (head * c.S + i) * c.d;
-      double most = -INFINITY, total = 0;
-      int64_t first = oldest - position;  // counted from the first query
-      if (first < -c.kept) first = -c.kept;
-      for (int64_t j = first; j <= i; ++j) {
-        const float* const key = c.key.data() + (head * (c.kept + c.S) + c.kept + j) * c.d;
-        double& score = weights[static_cast<size_t>(c.kept + j)];
-        score = 0;
-        for (int64_t k = 0; k < c.d; ++k) score += static_cast<double>(query[k]) * key[k];
-        most = std::fmax(most, score);
+      const int64_t oldest = std::max<int64_t>((position + i) / c.chunk_length - c.chunks_before, 0) * c.chunk_length;
+      const int64_t place = (head * c.S + i) * c.d;
+      Attended seen;
+      for (int64_t j = std::max(oldest - position, -c.kept); j <= i; ++j) {  // counted from the first query
+        const int64_t row = (head * (c.kept + c.S) + c.kept + j) * c.d;
+        seen.add(dot(c.query.data() + place, c.key.data() + row, c.d), c.value.data() + row);
       }
-      for (int64_t j = first; j <= i; ++j) {
-        double& weight = weights[static_cast<size_t>(c.kept + j)];
-        weight = std::exp(weight - most);
-        total += weight;
-      }
-      for (int64_t j = first; j <= i; ++j) {
-        const float* const value = c.value.data() + (head * (c.kept + c.S) + c.kept + j) * c.d;
-        for (int64_t k = 0; k < c.d; ++k) {
-          attended[static_cast<size_t>((head * c.S + i) * c.d + k)] +=
-              weights[static_cast<size_t>(c.kept + j)] / total * value[k];
-        }
-      }
+      seen.write_mean(c.d, attended.data() + place);
     }
   }
   return attended;
@@ -90,17 +73,8 @@ xlexport::LocalAttention kernel_of(const Case& c) { return {c.chunk_length, c.ch
 
 double compare(const Case& c) {
   fake::Run run;
-  give(&run, c);
-  const std::string error = run(kernel_of(c));
-  if (!error.empty()) fail(c, error);
-  const std::vector<double> wanted = reference(c);
-  double largest = 0;
-  for (size_t k = 0; k < wanted.size(); ++k) {
-    const double difference = std::fabs(run.result<float>(0)[k] - wanted[k]);
-    if (!(difference <= kTolerance)) fail(c, "number " + std::to_string(k) + " differs by " + std::to_string(difference));
-    largest = std::fmax(largest, difference);
-  }
-  return largest;
+  run_case(&run, c);
+  return largest_difference(run, c, reference(c), kTolerance);
 }
 
 void refusals() {
@@ -126,9 +100,7 @@ void empty_sizes() {
     c.position.resize(static_cast<size_t>(c.B));
     c.fill();
     fake::Run run;
-    give(&run, c);
-    const std::string error = run(kernel_of(c));
-    if (!error.empty()) fail(c, error);
+    run_case(&run, c);
     if (run.shape(0) != std::vector<int64_t>{c.B, c.H, c.S, c.d}) fail(c, "shape of the result");
   }
 }

@@ -78,34 +78,6 @@ void check_gather() {
   }
 }
 
-// The weighted mean of rows of values: weights are exp(score - highest).
-struct Attended {
-  double highest = -INFINITY, sum = 0;
-  std::vector<std::pair<double, const float*>> seen;  // scores and values
-
-  void add(double score, const float* value) {
-    seen.emplace_back(score, value);
-    highest = std::max(highest, score);
-  }
-  // Add up weighted values of d numbers; a second pass, because the highest score is known then.
-  std::vector<double> weighted(int64_t d) {
-    std::vector<double> sums(static_cast<size_t>(d));
-    sum = 0;
-    for (const auto& [score, value] : seen) {
-      const double weight = std::exp(score - highest);
-      sum += weight;
-      for (int64_t k = 0; k < d; ++k) sums[static_cast<size_t>(k)] += weight * value[k];
-    }
-    return sums;
-  }
-};
-
-double dot(const float* a, const float* b, int64_t d) {
-  double sum = 0;
-  for (int64_t k = 0; k < d; ++k) sum += double{a[k]} * b[k];
-  return sum;
-}
-
 // What makes an input illegal, or only senseless.
 enum class Fault { kNone, kOrder, kRank, kOther, kRounds, kSlot, kSenseless };
 

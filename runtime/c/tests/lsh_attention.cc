@@ -65,26 +65,14 @@ void reference(const Case& c, std::vector<double>* attended, std::vector<int64_t
         }
         if (found > c.W) ++(*overflow)[static_cast<size_t>(head / c.H * c.S + i)];
       }
-      std::vector<double> scores;
-      std::vector<int64_t> slots;
-      double most = -INFINITY, total = 0;
+      Attended seen;
       for (int64_t age = 0; age < c.C; ++age) {
         if (!covered[static_cast<size_t>(age)]) continue;
-        double score = 0;
-        for (int64_t k = 0; k < c.d; ++k) score += static_cast<double>(keys[c.slot(own) * c.d + k]) * keys[c.slot(age) * c.d + k];
-        score *= c.length[static_cast<size_t>(head * c.S + i)];
-        scores.push_back(score);
-        slots.push_back(c.slot(age));
-        most = std::fmax(most, score);
+        const double product = dot(keys + c.slot(own) * c.d, keys + c.slot(age) * c.d, c.d);
+        seen.add(product * c.length[static_cast<size_t>(head * c.S + i)], values + c.slot(age) * c.d);
       }
-      double* const result = attended->data() + (head * c.S + i) * c.d;
-      for (double score : scores) total += std::exp(score - most);
-      for (size_t j = 0; j < scores.size(); ++j) {
-        for (int64_t k = 0; k < c.d; ++k) result[k] += std::exp(scores[j] - most) / total * values[slots[j] * c.d + k];
-      }
-      if (scores.empty()) {
-        for (int64_t k = 0; k < c.d; ++k) result[k] = values[c.slot(own) * c.d + k];
-      }
+      if (seen.seen.empty()) seen.add(0, values + c.slot(own) * c.d);
+      seen.write_mean(c.d, attended->data() + (head * c.S + i) * c.d);
     }
   }
 }
@@ -122,18 +110,10 @@ double compare(const Case& c) {
   std::vector<double> attended;
   std::vector<int64_t> overflow;
   reference(c, &attended, &overflow);
-  double largest = 0;
   fake::Run run;
-  give(&run, c);
-  const std::string error = run(kernel_of(c));
-  if (!error.empty()) fail(c, error);
-  for (size_t k = 0; k < attended.size(); ++k) {
-    const double difference = std::fabs(run.result<float>(0)[k] - attended[k]);
-    if (!(difference <= kTolerance)) fail(c, "number " + std::to_string(k) + " differs by " + std::to_string(difference));
-    largest = std::fmax(largest, difference);
-  }
+  run_case(&run, c);
   if (memcmp(run.result<int64_t>(1), overflow.data(), overflow.size() * sizeof(int64_t)) != 0) fail(c, "overflow differs");
-  return largest;
+  return largest_difference(run, c, attended, kTolerance);
 }
 
 void refusals() {
@@ -146,7 +126,10 @@ void refusals() {
   refuse("axis 2 of LSH", make_case(), [](const Case& c, fake::Run* run) { run->reshape(1, {c.B, c.H, c.C + 1, c.d}); });
   refuse("buckets is", make_case(), [](const Case& c, fake::Run* run) { run->reshape(2, {c.B, c.H, c.R, c.C + 1}); });
   refuse("axis 2 of LSH", make_case(), [](const Case& c, fake::Run* run) { run->reshape(3, {c.B, c.H, c.S + 1}); });
-  refuse("queries, expected at most", make_case(), [](const Case& c, fake::Run* run) { run->reshape(4, {c.B, c.H, c.C + 1, c.d}); });
+  refuse("queries, expected at most", make_case(), [](const Case& c, fake::Run* run) {
+    run->reshape(4, {c.B, c.H, c.C + 1, c.d});
+    run->reshape(3, {c.B, c.H, c.C + 1});
+  });
   refuse("position is", make_case(), [](const Case& c, fake::Run* run) { run->reshape(5, {c.B + 1}); });
   refuse("offset is 2, expected 1", make_case(), [](const Case&, fake::Run* run) { run->reshape(6, {2}); });
 }
@@ -165,9 +148,7 @@ void empty_sizes() {
     c.length.resize(static_cast<size_t>(c.B * c.H * c.S));
     c.buckets.resize(static_cast<size_t>(c.B * c.H * c.R * c.C));
     fake::Run run;
-    give(&run, c);
-    const std::string error = run(kernel_of(c));
-    if (!error.empty()) fail(c, error);
+    run_case(&run, c);
     if (run.shape(0) != std::vector<int64_t>{c.B, c.H, c.S, c.d}) fail(c, "shape of the result");
     if (run.shape(1) != std::vector<int64_t>{c.B, c.S}) fail(c, "shape of the overflow");
   }

@@ -27,21 +27,13 @@ constexpr double kTolerance = 2e-5;  // of results, which are averages of values
 
 double compare(const Case& c) {
   fake::Run run;
-  give(&run, c);
-  const std::string error = run(kernel_of(c));
-  if (!error.empty()) fail(c, error);
+  run_case(&run, c);
   std::vector<double> attended;
   std::vector<float> key, value;
   reference(c, &attended, &key, &value, [](std::vector<float>*) {});
-  double largest = 0;
-  for (size_t k = 0; k < attended.size(); ++k) {
-    const double difference = std::abs(attended[k] - run.result<float>(0)[k]);
-    if (!(difference <= kTolerance)) fail(c, "difference " + std::to_string(difference));
-    largest = difference > largest ? difference : largest;
-  }
   if (memcmp(key.data(), run.result<float>(1), key.size() * sizeof(float)) != 0) fail(c, "keys differ");
   if (memcmp(value.data(), run.result<float>(2), value.size() * sizeof(float)) != 0) fail(c, "values differ");
-  return largest;
+  return largest_difference(run, c, attended, kTolerance);
 }
 
 void refusals() {
@@ -74,9 +66,7 @@ void empty_sizes() {
     c.length.resize(static_cast<size_t>(c.B));
     c.in_place = false;
     fake::Run run;
-    give(&run, c);
-    const std::string error = run(kernel_of(c));
-    if (!error.empty()) fail(c, error);
+    run_case(&run, c);
     if (run.shape(0) != std::vector<int64_t>{c.B, c.S, c.H * c.d}) fail(c, "shape of the result");
     const size_t rows = static_cast<size_t>(c.B * c.H * c.C * c.d);
     if (memcmp(c.key.data(), run.result<float>(1), rows * sizeof(float)) != 0) fail(c, "keys differ");

@@ -52,7 +52,6 @@ void reference(const Case& c, std::vector<double>* attended, std::vector<float>*
   *key = c.key;
   *value = c.value;
   attended->assign(static_cast<size_t>(B * S * H * d), 0);
-  std::vector<double> score(static_cast<size_t>(C));
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t h = 0; h < H; ++h) {
       float* const keys = key->data() + (b * H + h) * C * d;
@@ -72,29 +71,18 @@ void reference(const Case& c, std::vector<double>* attended, std::vector<float>*
         std::vector<float> content = biased(c.content_bias);
         const std::vector<float> rotated = biased(c.position_bias);
         change(&content);
-        double most = -INFINITY, sum = 0;
+        Attended attending;
         for (int64_t age = 0; age < C; ++age) {
           const int64_t distance = C - S + i - age, slot = (c.offset + S + age) % C;
-          const bool seen = distance >= 0 && distance <= std::min(c.length[static_cast<size_t>(b)] + i, c.window - 1);
-          double& own = score[static_cast<size_t>(age)];
-          own = -INFINITY;
-          if (!seen) continue;
-          own = 0;
-          for (int64_t k = 0; k < d; ++k) {
-            own += double{content[static_cast<size_t>(k)]} * keys[slot * d + k];
-            if (distance >= c.near) continue;
-            own += double{rotated[static_cast<size_t>(k)]} *
-                   c.position_key[static_cast<size_t>((h * d + k) * wide + c.near - distance)];
+          if (distance < 0 || distance > std::min(c.length[static_cast<size_t>(b)] + i, c.window - 1)) continue;
+          double score = dot(content.data(), keys + slot * d, d);
+          for (int64_t k = 0; k < d && distance < c.near; ++k) {
+            score += double{rotated[static_cast<size_t>(k)]} *
+                     c.position_key[static_cast<size_t>((h * d + k) * wide + c.near - distance)];
           }
-          most = own > most ? own : most;
+          attending.add(score, values + slot * d);
         }
-        for (int64_t age = 0; age < C; ++age) sum += std::exp(score[static_cast<size_t>(age)] - most);
-        double* const result = attended->data() + ((b * S + i) * H + h) * d;
-        for (int64_t age = 0; age < C; ++age) {
-          const double weight = std::exp(score[static_cast<size_t>(age)] - most) / sum;
-          if (weight == 0) continue;
-          for (int64_t k = 0; k < d; ++k) result[k] += weight * values[(c.offset + S + age) % C * d + k];
-        }
+        attending.write_mean(d, attended->data() + ((b * S + i) * H + h) * d);
       }
     }
   }

@@ -77,12 +77,6 @@ double compare(Case c) {
   std::vector<double> attended;
   std::vector<float> key, value;
   reference(c, &attended, &key, &value, round_query);
-  double largest = 0;
-  for (size_t k = 0; k < attended.size(); ++k) {
-    const double difference = std::fabs(attended[k] - run.result<float>(0)[k]);
-    if (!(difference <= (few ? kTolerance : kBlockTolerance))) fail(c, "difference " + std::to_string(difference));
-    largest = std::fmax(largest, difference);
-  }
   for (size_t ring = 0; ring < 2; ++ring) {
     const std::vector<float>& expected = ring == 0 ? key : value;
     const int8_t* const rows = run.result<int8_t>(1 + 2 * ring);
@@ -91,7 +85,7 @@ double compare(Case c) {
       if (rows[k] * scale[k / static_cast<size_t>(c.d)] != expected[k]) fail(c, ring == 0 ? "keys differ" : "values differ");
     }
   }
-  return largest;
+  return largest_difference(run, c, attended, few ? kTolerance : kBlockTolerance);
 }
 
 }  // namespace
