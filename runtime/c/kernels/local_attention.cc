@@ -1,3 +1,4 @@
+#include "inputs.h"
 #include "level.h"
 #include "operators.h"
 #include "scratch.h"
@@ -6,6 +7,11 @@ namespace xlexport {
 namespace {
 
 constexpr int64_t kLargest = INT64_C(1) << 31;  // chunk length, and chunks before: products stay in 63 bits
+
+constexpr Input kInputs[] = {{0, "LocalAttention: query", "BHSd"},
+                             {1, "LocalAttention: key", "BHKd"},  // K: kept + S
+                             {2, "LocalAttention: value", "BHKd"},
+                             {3, "LocalAttention: position", "B"}};
 
 // The blocks of one batch row: the step's part of each chunk, in pieces.
 struct Cut {
@@ -38,21 +44,11 @@ OrtStatus* LocalAttention::create(const Attributes& attributes) {
 }
 
 OrtStatus* LocalAttention::compute(Context& run) const {
-  Tensor query, key, value, position;  // (B, H, S, d), (B, H, kept + S, d) twice, (B)
-  XLEXPORT_TRY(run.input(0, &query));
-  XLEXPORT_TRY(run.input(1, &key));
-  XLEXPORT_TRY(run.input(2, &value));
-  XLEXPORT_TRY(run.input(3, &position));
-  XLEXPORT_TRY(run.require_rank("LocalAttention: query", query, 4));
-  XLEXPORT_TRY(run.require_rank("LocalAttention: key", key, 4));
-  XLEXPORT_TRY(run.require_rank("LocalAttention: value", value, 4));
-  XLEXPORT_TRY(run.require_rank("LocalAttention: position", position, 1));
-  const int64_t B = query.shape[0], H = query.shape[1], S = query.shape[2], d = query.shape[3], K = key.shape[2];
-  for (int axis = 0; axis < 4; ++axis) {
-    if (axis != 2) XLEXPORT_TRY(run.require_axis("LocalAttention: key", key, axis, query.shape[axis]));
-    XLEXPORT_TRY(run.require_axis("LocalAttention: value", value, axis, key.shape[axis]));
-  }
-  XLEXPORT_TRY(run.require_axis("LocalAttention: position", position, 0, B));
+  Tensor given[4];
+  Sizes sizes;
+  XLEXPORT_TRY(read_inputs(run, kInputs, 4, given, &sizes));
+  const auto& [query, key, value, position] = given;
+  const int64_t B = sizes['B'], H = sizes['H'], S = sizes['S'], d = sizes['d'], K = sizes['K'];
   if (K < S) {
     return failure(run.api, "LocalAttention: key has %lld rows, expected at least the %lld of query",
                    static_cast<long long>(K), static_cast<long long>(S));

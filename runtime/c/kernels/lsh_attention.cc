@@ -1,7 +1,8 @@
 #include <string.h>
 
-#include "band_rounds.h"
+#include "inputs.h"
 #include "operators.h"
+#include "rounds.h"
 
 namespace xlexport {
 namespace {
@@ -9,50 +10,37 @@ namespace {
 constexpr int64_t kFew = 8;         // queries whose keys are found without a sort
 constexpr int64_t kMost = 1 << 30;  // rows, so that sorted positions are small integers
 
+// `own_value` comes before `length`, because it says how many queries there are.
+constexpr Input kInputs[] = {{0, "LSHAttention: key", "BHCd"},     {1, "LSHAttention: value", "BHCd"},
+                             {2, "LSHAttention: buckets", "BHRC"}, {4, "LSHAttention: own_value", "BHSd"},
+                             {3, "LSHAttention: length", "BHS"},   {5, "LSHAttention: position", "B"},
+                             {6, "LSHAttention: offset", "1"},     {7, "LSHAttention: window", "1"},
+                             {8, "LSHAttention: rounds", "1"}};
+
 // Read the inputs, compare their shapes and numbers, and set the sizes of the run.
 OrtStatus* read(const Context& run, RingWork* work) {
-  static const char* const names[] = {"key",      "value",  "buckets", "length", "own_value",
-                                      "position", "offset", "window",  "rounds"};
-  static const int ranks[] = {4, 4, 4, 3, 4, 1, 1, 1, 1};
-  Tensor inputs[9];
-  char named[48];
-  const auto name = [&](int k) {
-    snprintf(named, sizeof named, "LSHAttention: %s", names[k]);
-    return named;
-  };
-  for (int k = 0; k < 9; ++k) {
-    XLEXPORT_TRY(run.input(static_cast<size_t>(k), &inputs[k]));
-    XLEXPORT_TRY(run.require_rank(name(k), inputs[k], ranks[k]));
-  }
-  const Tensor &key = inputs[0], &buckets = inputs[2], &own_value = inputs[4];
-  work->B = key.shape[0], work->H = key.shape[1], work->C = key.shape[2], work->d = key.shape[3];
-  work->R = buckets.shape[2], work->S = own_value.shape[2];
-  const int64_t rows[] = {work->B, work->H, work->C, work->d}, ids[] = {work->B, work->H, work->R, work->C};
-  const int64_t own[] = {work->B, work->H, work->S, work->d};
-  for (int axis = 0; axis < 4; ++axis) {
-    XLEXPORT_TRY(run.require_axis(name(1), inputs[1], axis, rows[axis]));
-    XLEXPORT_TRY(run.require_axis(name(2), buckets, axis, ids[axis]));
-    XLEXPORT_TRY(run.require_axis(name(4), own_value, axis, own[axis]));
-  }
-  XLEXPORT_TRY(run.require_axis(name(5), inputs[5], 0, work->B));
-  for (int k = 6; k < 9; ++k) XLEXPORT_TRY(run.require_axis(name(k), inputs[k], 0, 1));
+  Tensor given[9];
+  Sizes sizes;
+  XLEXPORT_TRY(read_inputs(run, kInputs, 9, given, &sizes));
+  const auto& [key, value, buckets, own_value, length, position, offset, window, rounds] = given;
+  work->B = sizes['B'], work->H = sizes['H'], work->C = sizes['C'], work->d = sizes['d'];
+  work->R = sizes['R'], work->S = sizes['S'];
   const long long S = work->S, C = work->C;
   if (S > C) return failure(run.api, "LSHAttention: %lld queries, expected at most the %lld slots of key", S, C);
-  for (int axis = 0; axis < 3; ++axis) XLEXPORT_TRY(run.require_axis(name(3), inputs[3], axis, own[axis]));
   if (C > kMost) {
     return failure(run.api, "LSHAttention: key has %lld slots, expected at most %lld", C, static_cast<long long>(kMost));
   }
-  work->rounds = *inputs[8].as<int64_t>();
+  work->rounds = *rounds.as<int64_t>();
   XLEXPORT_TRY(require(run.api, "LSHAttention: rounds", work->rounds, 0, work->R));
-  work->position = inputs[5].as<int64_t>();
+  work->position = position.as<int64_t>();
   for (int64_t b = 0; b < work->B; ++b) {
     XLEXPORT_TRY(require(run.api, "LSHAttention: position", work->position[b], 0, INT64_MAX / 2));
   }
-  work->window = *inputs[7].as<int64_t>();
+  work->window = *window.as<int64_t>();
   XLEXPORT_TRY(require(run.api, "LSHAttention: window", work->window, 1));
-  if (C > 0) work->offset = (*inputs[6].as<int64_t>() % C + C) % C;
-  work->key = key.as<float>(), work->value = inputs[1].as<float>(), work->buckets = buckets.as<int32_t>();
-  work->length = inputs[3].as<float>();
+  if (C > 0) work->offset = (*offset.as<int64_t>() % C + C) % C;
+  work->key = key.as<float>(), work->value = value.as<float>(), work->buckets = buckets.as<int32_t>();
+  work->length = length.as<float>();
   return nullptr;
 }
 
@@ -179,33 +167,15 @@ OrtStatus* attend_sorted(const Context& run, const RingWork& work) {
   lay_out(Parts(shared.data()));
   for (int64_t age = 0; age < C; ++age) slot[age] = work.slot(S + age);
 
-  const BandLoops& loops = level().band;
-  const size_t for_order = order_scratch(work), for_loops = loops.scratch(band);
   bool countable = true;
   const auto order = [&](char* scratch, int64_t head, int64_t round) {
     const bool counted = order_ring(work, band, scratch, head, round);
     if (!counted) __atomic_store_n(&countable, false, __ATOMIC_RELAXED);
     return counted;
   };
-  if (S <= kQueriesOfHead) {
-    const size_t bytes = for_order > for_loops ? for_order : for_loops;
-    XLEXPORT_TRY(run_with_scratch(run, "LSHAttention", heads, bytes, [&](char* scratch, int64_t head) {
-      for (int64_t round = 0; round < work.rounds; ++round) {
-        if (!order(scratch, head, round)) return;
-      }
-      for (int64_t round = 0; round < work.rounds; ++round) loops.attend(band, scratch, head, round, 0, S);
-      for (int64_t query = 0; query < S; ++query) attend_to_themselves(work, band.highest, head, query);
-    }));
-  } else {
-    XLEXPORT_TRY(run_with_scratch(run, "LSHAttention", heads * work.rounds, for_order, [&](char* scratch, int64_t task) {
-      order(scratch, task / work.rounds, task % work.rounds);
-    }));
-    if (countable) {
-      XLEXPORT_TRY(attend_rounds(run, "LSHAttention", band, heads, [&](int64_t head, int64_t query) {
-        attend_to_themselves(work, band.highest, head, query);
-      }));
-    }
-  }
+  XLEXPORT_TRY(plan_and_attend(run, "LSHAttention", band, heads, order_scratch(work), order, [&](int64_t head, int64_t query) {
+    attend_to_themselves(work, band.highest, head, query);
+  }));
   if (countable) return nullptr;
   memset(work.overflow, 0, static_cast<size_t>(work.B * S) * sizeof *work.overflow);
   return attend_few(run, work);

@@ -1,6 +1,7 @@
 // RelativeAttention and RelativeAttentionInt8, which differ in the numbers of their rings.
 #include <string.h>
 
+#include "inputs.h"
 #include "level.h"
 #include "operators.h"
 #include "scratch.h"
@@ -8,27 +9,17 @@
 namespace xlexport {
 namespace {
 
-constexpr int kAttentionInputs = 9;
+// The rings come first, because they say how many heads and slots there are.
+constexpr Input kInputs[] = {{3, "memory_key", "BHCd"},   {4, "memory_value", "BHCd"},  {0, "qkv", "BSN"},
+                             {1, "content_bias", "H1d"},  {2, "position_bias", "H1d"}, {5, "position_key", "HdP"},
+                             {6, "offset", "1"},          {7, "memory_length", "B"},   {8, "window", "1"}};
+constexpr Input kInt8Inputs[] = {{3, "memory_key", "BHCd"},      {5, "memory_value", "BHCd"},      {0, "qkv", "BSN"},
+                                 {1, "content_bias", "H1d"},     {2, "position_bias", "H1d"},     {7, "position_key", "HdP"},
+                                 {8, "offset", "1"},             {9, "memory_length", "B"},       {10, "window", "1"},
+                                 {4, "memory_key_scale", "BHC"}, {6, "memory_value_scale", "BHC"}};
 constexpr int64_t kWorthThreads = 65536;  // numbers to copy from which several threads pay
 constexpr int64_t kTasks = 32;            // few queries: keys are split until there are so many tasks
 constexpr int64_t kPart = 512;            // but a part has at least so many keys
-
-OrtStatus* require_values(const Context& run, const Tensor& offset, const Tensor& memory_length, const Tensor& window,
-                          int64_t S, int64_t C) {
-  if (S > C) {
-    return failure(run.api, "a step of %lld tokens, expected at most the %lld slots of memory_key",
-                   static_cast<long long>(S), static_cast<long long>(C));
-  }
-  if (C > INT32_MAX) {
-    return failure(run.api, "memory_key has %lld slots, expected fewer than 2^31", static_cast<long long>(C));
-  }
-  XLEXPORT_TRY(require(run.api, "offset", *offset.as<int64_t>(), 0, C > 0 ? C - 1 : INT64_MAX));
-  XLEXPORT_TRY(require(run.api, "window", *window.as<int64_t>(), 1));
-  for (int64_t b = 0; b < memory_length.shape[0]; ++b) {
-    XLEXPORT_TRY(require(run.api, "memory_length", memory_length.as<int64_t>()[b], 0));
-  }
-  return nullptr;
-}
 
 // Run the tasks of a step on the threads of the session, each thread with scratch of `numbers` numbers.
 OrtStatus* run_tasks(const Context& run, const AttentionStep& step, int64_t tasks, int64_t numbers,
@@ -52,49 +43,31 @@ OrtStatus* attend_few(const Context& run, AttentionStep step, const AttentionLoo
   return nullptr;
 }
 
-// Read the inputs and compare their shapes and numbers. `places` are the indices of qkv, content_bias, position_bias,
-// memory_key, memory_value, position_key, offset, memory_length and window.
-OrtStatus* read_attention(const Context& run, const int (&places)[kAttentionInputs], AttentionStep* step, Tensor* key,
-                          Tensor* value) {
-  Tensor qkv, content_bias, position_bias, position_key, offset, memory_length, window;
-  Tensor* const all[] = {&qkv,          &content_bias, &position_bias, key,    value,
-                         &position_key, &offset,       &memory_length, &window};
-  const char* const names[] = {"qkv",          "content_bias", "position_bias", "memory_key", "memory_value",
-                                      "position_key", "offset",       "memory_length", "window"};
-  const int ranks[] = {3, 3, 3, 4, 4, 3, 1, 1, 1};
-  for (int index = 0; index < kAttentionInputs; ++index) {
-    XLEXPORT_TRY(run.input(static_cast<size_t>(places[index]), all[index]));
-    XLEXPORT_TRY(run.require_rank(names[index], *all[index], ranks[index]));
+// Read n inputs, and compare their shapes and numbers. The first nine are those of both operators.
+OrtStatus* read_attention(const Context& run, const Input* inputs, int n, Tensor* given, AttentionStep* step) {
+  Sizes sizes;
+  XLEXPORT_TRY(read_inputs(run, inputs, n, given, &sizes));
+  const int64_t B = sizes['B'], H = sizes['H'], S = sizes['S'], C = sizes['C'], d = sizes['d'], columns = sizes['P'];
+  XLEXPORT_TRY(run.require_axis("qkv", given[2], 2, 3 * H * d));
+  if (columns < 1) return failure(run.api, "axis 2 of position_key is 0, expected at least 1");
+  if (S > C) {
+    return failure(run.api, "a step of %lld tokens, expected at most the %lld slots of memory_key",
+                   static_cast<long long>(S), static_cast<long long>(C));
   }
-  const int64_t B = key->shape[0], H = key->shape[1], C = key->shape[2], d = key->shape[3], S = qkv.shape[1];
-  for (int axis = 0; axis < 4; ++axis) XLEXPORT_TRY(run.require_axis("memory_value", *value, axis, key->shape[axis]));
-  XLEXPORT_TRY(run.require_axis("qkv", qkv, 0, B));
-  XLEXPORT_TRY(run.require_axis("qkv", qkv, 2, 3 * H * d));
-  for (int bias = 1; bias <= 2; ++bias) {  // (H, 1, d)
-    XLEXPORT_TRY(run.require_axis(names[bias], *all[bias], 0, H));
-    XLEXPORT_TRY(run.require_axis(names[bias], *all[bias], 1, 1));
-    XLEXPORT_TRY(run.require_axis(names[bias], *all[bias], 2, d));
+  if (C > INT32_MAX) {
+    return failure(run.api, "memory_key has %lld slots, expected fewer than 2^31", static_cast<long long>(C));
   }
-  XLEXPORT_TRY(run.require_axis("position_key", position_key, 0, H));
-  XLEXPORT_TRY(run.require_axis("position_key", position_key, 1, d));
-  if (position_key.shape[2] < 1) return failure(run.api, "axis 2 of position_key is 0, expected at least 1");
-  XLEXPORT_TRY(run.require_axis("offset", offset, 0, 1));
-  XLEXPORT_TRY(run.require_axis("memory_length", memory_length, 0, B));
-  XLEXPORT_TRY(run.require_axis("window", window, 0, 1));
-  XLEXPORT_TRY(require_values(run, offset, memory_length, window, S, C));
-  step->B = B;
-  step->H = H;
-  step->S = S;
-  step->C = C;
-  step->d = d;
-  step->near = position_key.shape[2] - 1;
-  step->offset = *offset.as<int64_t>();
-  step->window = *window.as<int64_t>();
-  step->memory_length = memory_length.as<int64_t>();
-  step->qkv = qkv.as<float>();
-  step->content_bias = content_bias.as<float>();
-  step->position_bias = position_bias.as<float>();
-  step->position_key = position_key.as<float>();
+  step->B = B, step->H = H, step->S = S, step->C = C, step->d = d, step->near = columns - 1;
+  step->qkv = given[2].as<float>();
+  step->content_bias = given[3].as<float>();
+  step->position_bias = given[4].as<float>();
+  step->position_key = given[5].as<float>();
+  step->offset = *given[6].as<int64_t>();
+  step->memory_length = given[7].as<int64_t>();
+  step->window = *given[8].as<int64_t>();
+  XLEXPORT_TRY(require(run.api, "offset", step->offset, 0, C > 0 ? C - 1 : INT64_MAX));
+  XLEXPORT_TRY(require(run.api, "window", step->window, 1));
+  for (int64_t b = 0; b < B; ++b) XLEXPORT_TRY(require(run.api, "memory_length", step->memory_length[b], 0));
   return nullptr;
 }
 
@@ -144,11 +117,12 @@ void write_ring(const AttentionStep& step, int part, int64_t head, const Ring& r
   }
 }
 
-// Read the scales of a ring of this shape.
-OrtStatus* read_scale(const Context& run, size_t index, const char* name, const Tensor& ring, Tensor* scale) {
-  XLEXPORT_TRY(run.input(index, scale));
-  XLEXPORT_TRY(run.require_rank(name, *scale, 3));
-  for (int axis = 0; axis < 3; ++axis) XLEXPORT_TRY(run.require_axis(name, *scale, axis, ring.shape[axis]));
+// Call `write(head)` for all heads, on several threads if it copies rings or so many numbers that they pay.
+template <typename Write>
+OrtStatus* write_rings(const Context& run, const AttentionStep& step, bool in_place, int64_t worth_threads, Write write) {
+  const int64_t heads = step.B * step.H;
+  if (!in_place || heads * step.S * step.d >= worth_threads) return run.parallel(static_cast<size_t>(heads), write);
+  for (int64_t head = 0; head < heads; ++head) write(head);
   return nullptr;
 }
 
@@ -156,8 +130,9 @@ OrtStatus* read_scale(const Context& run, size_t index, const char* name, const 
 
 OrtStatus* RelativeAttention::compute(Context& run) const {
   AttentionStep step = {};
-  Tensor key, value;
-  XLEXPORT_TRY(read_attention(run, {0, 1, 2, 3, 4, 5, 6, 7, 8}, &step, &key, &value));
+  Tensor given[9];
+  XLEXPORT_TRY(read_attention(run, kInputs, 9, given, &step));
+  const Tensor &key = given[0], &value = given[1];
   const int64_t attended[] = {step.B, step.S, step.H * step.d};
   float *new_key, *new_value;
   XLEXPORT_TRY(run.output(0, attended, 3, &step.attended));
@@ -165,17 +140,11 @@ OrtStatus* RelativeAttention::compute(Context& run) const {
   XLEXPORT_TRY(run.output(2, value.shape, 4, &new_value));
   if (key.count() == 0) return nullptr;
 
-  const int64_t heads = step.B * step.H;
-  auto write = [&](size_t head) {
-    write_ring(step, 1, static_cast<int64_t>(head), key.as<float>(), new_key);
-    write_ring(step, 2, static_cast<int64_t>(head), value.as<float>(), new_value);
-  };
   const bool in_place = key.data == new_key && value.data == new_value;
-  if (in_place && heads * step.S * step.d < kWorthThreads) {
-    for (int64_t head = 0; head < heads; ++head) write(static_cast<size_t>(head));
-  } else {
-    XLEXPORT_TRY(run.parallel(static_cast<size_t>(heads), write));
-  }
+  XLEXPORT_TRY(write_rings(run, step, in_place, kWorthThreads, [&](int64_t head) {
+    write_ring(step, 1, head, key.as<float>(), new_key);
+    write_ring(step, 2, head, value.as<float>(), new_value);
+  }));
   step.key = new_key;
   step.value = new_value;
   return attend(run, step, level().attention);
@@ -183,10 +152,9 @@ OrtStatus* RelativeAttention::compute(Context& run) const {
 
 OrtStatus* RelativeAttentionInt8::compute(Context& run) const {
   AttentionStep step = {};
-  Tensor key, value, key_scale, value_scale;
-  XLEXPORT_TRY(read_attention(run, {0, 1, 2, 3, 5, 7, 8, 9, 10}, &step, &key, &value));
-  XLEXPORT_TRY(read_scale(run, 4, "memory_key_scale", key, &key_scale));
-  XLEXPORT_TRY(read_scale(run, 6, "memory_value_scale", value, &value_scale));
+  Tensor given[11];
+  XLEXPORT_TRY(read_attention(run, kInt8Inputs, 11, given, &step));
+  const Tensor &key = given[0], &value = given[1], &key_scale = given[9], &value_scale = given[10];
   if (step.d > kLongestRow) {
     return failure(run.api, "axis 3 of memory_key is %lld, expected at most %lld", static_cast<long long>(step.d),
                    static_cast<long long>(kLongestRow));
@@ -199,19 +167,13 @@ OrtStatus* RelativeAttentionInt8::compute(Context& run) const {
   XLEXPORT_TRY(run.output(2, key_scale.shape, 3, &keys.scale));
   XLEXPORT_TRY(run.output(3, value.shape, 4, &values.rows));
   XLEXPORT_TRY(run.output(4, value_scale.shape, 3, &values.scale));
-  const int64_t heads = step.B * step.H;
-  if (heads * step.C == 0) return nullptr;
+  if (key_scale.count() == 0) return nullptr;
 
-  auto write = [&](size_t head) {
-    write_ring(step, 1, static_cast<int64_t>(head), keys);
-    write_ring(step, 2, static_cast<int64_t>(head), values);
-  };
   const bool in_place = keys.before == keys.rows && values.before == values.rows;
-  if (in_place && heads * step.S * step.d < kWorthThreads / 4) {
-    for (int64_t head = 0; head < heads; ++head) write(static_cast<size_t>(head));
-  } else {
-    XLEXPORT_TRY(run.parallel(static_cast<size_t>(heads), write));
-  }
+  XLEXPORT_TRY(write_rings(run, step, in_place, kWorthThreads / 4, [&](int64_t head) {
+    write_ring(step, 1, head, keys);
+    write_ring(step, 2, head, values);
+  }));
   if (step.d == 0) return nullptr;
 
   step.key8 = keys.rows;
