@@ -38,6 +38,8 @@ SCALAR_STATE = {
     "layout": "state",
     "first_value": None,
 }
+OUT_OF_RANGE, NO_ROOM, NO_RANGE = r"its value is \d+, expected", "no room for a token", "a boolean, which has no range"
+SHARED = "memories share an input or output"
 IS_NOT = r"is not (float32|int64) \("  # as its purpose needs
 SETTING = {"value": 1, "meaning": "a number", "minimum": None, "maximum": None, "off": None}
 # Where a manifest of BASE has an object of each kind.
@@ -82,20 +84,13 @@ CONTRADICTIONS: dict[str, Edit] = {
     "feed_without_ring": _feed(feed="offset"),
     "feed_with_ring": _feed(feed="tokens", ring="near"),
     "unknown_feed": _feed(feed="time"),
-    "memories_of_one_input": lambda m: m["memory"].append({**m["memory"][0], "output": "more"}),
-    "memories_of_one_output": lambda m: m["memory"][1].update(output="new_near"),
     "axis_without_ring": lambda m: m["memory"][0].update(shape=["batch", "middle", 1]),
     "window_of_free_axis": lambda m: m["memory"][0].update(layout="window"),
     "unknown_layout": lambda m: m["memory"][0].update(layout="list"),
-    "rings_and_full_document": lambda m: m["document"].update(full_document=True),
-    "value_below_minimum": lambda m: m["settings"]["mem_len"].update(value=0),
-    "value_above_maximum": lambda m: m["settings"]["mem_len"].update(maximum=2),
-    "window_below_1": lambda m: m["rings"]["far"].update(window=[0, 0, 0]),
     "window_if_a_number": lambda m: m["rings"]["far"].update(window_if="mem_len"),
     "window_if_unknown": lambda m: m["rings"]["far"].update(window_if="same_length"),
     "two_numbers": lambda m: m["rings"]["far"].update(rows=[1, 0]),
     "fraction": lambda m: m["rings"]["far"].update(rows=[1, 0, 0.5]),
-    "no_room": lambda m: m["rings"]["far"].update(slots=[3, 0, 0]),
     "unlisted_graph": lambda m: m["files"].pop("score.onnx"),
     "unlisted_values": lambda m: m["files"].pop(FIRST_MEMORY),
     "step_of_a_missing_graph": lambda m: _choices(m)[0].update(graph="few"),
@@ -136,19 +131,30 @@ CONTRADICTIONS: dict[str, Edit] = {
     "fixed_size_beyond": lambda m: _score(m).update(fixed={"batch": 2**31}),
     "axis_without_name": lambda m: _score(m)["outputs"].update(more={"dtype": "float32", "shape": [""]}),
     "segment_len_beyond": lambda m: m["document"].update(segment_len=2**30 + 1, max_positions=8),
-    "boolean_with_range": lambda m: m["settings"].update(flag={**SETTING, "value": True, "minimum": 0}),
-    "boolean_with_off": lambda m: m["settings"].update(flag={**SETTING, "value": True, "off": 0}),
-    "boolean_mem_len": lambda m: m["settings"]["mem_len"].update(value=True, minimum=None),
     "file_size_beyond": lambda m: m["files"]["score.onnx"].update(size=2**53),
-    "slots_beyond": lambda m: (
-        m["rings"]["far"].update(slots=[2**30, 0, 0], rows=[2**29, 0, 0]),
-        m["settings"]["mem_len"].update(value=2**30),
-    ),
 }
 
 # Rules about the meaning of several fields, which only Python's reader names: a change of a manifest of BASE, and words
 # of the message. C and JavaScript take such a manifest.
 PYTHON_ALONE: dict[str, tuple[Edit, str]] = {
+    "memories_of_one_input": (lambda m: m["memory"].append({**m["memory"][0], "output": "more"}), SHARED),
+    "memories_of_one_output": (lambda m: m["memory"][1].update(output="new_near"), SHARED),
+    "rings_and_full_document": (lambda m: m["document"].update(full_document=True), "so nothing is kept in rings"),
+    "ring_of_another_axis": (lambda m: m["rings"].update(batch=m["rings"]["far"]), "which is another axis"),
+    "value_below_minimum": (lambda m: m["settings"]["mem_len"].update(value=0), OUT_OF_RANGE),
+    "value_above_maximum": (lambda m: m["settings"]["mem_len"].update(maximum=2), OUT_OF_RANGE),
+    "boolean_with_range": (lambda m: m["settings"].update(flag={**SETTING, "value": True, "minimum": 0}), NO_RANGE),
+    "boolean_with_off": (lambda m: m["settings"].update(flag={**SETTING, "value": True, "off": 0}), NO_RANGE),
+    "boolean_mem_len": (lambda m: m["settings"]["mem_len"].update(value=True, minimum=None), "mem_len is not a number"),
+    "window_below_1": (lambda m: m["rings"]["far"].update(window=[0, 0, 0]), "a token would see no key"),
+    "no_room": (lambda m: m["rings"]["far"].update(slots=[3, 0, 0]), NO_ROOM),
+    "slots_beyond": (
+        lambda m: (
+            m["rings"]["far"].update(slots=[2**30, 0, 0], rows=[2**29, 0, 0]),
+            m["settings"]["mem_len"].update(value=2**30),
+        ),
+        NO_ROOM,
+    ),
     "memory_not_taken": (lambda m: m["memory"].append(SCALAR_STATE), "graph 'score' does not take"),
     "bidirectional": (lambda m: m["document"].update(bidirectional=True), "bidirectional is true, but"),
     "restart_without_limit": (lambda m: m["document"].update(restart=True), "so nothing ever restarts"),

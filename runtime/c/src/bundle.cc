@@ -4,7 +4,6 @@
 #include <fstream>
 #include <set>
 
-#include "evaluation.h"
 #include "json.h"
 #include "manifest_fields.h"
 #include "safetensors.h"
@@ -88,7 +87,6 @@ class Reader {
     if (!is_sha256(bundle_.fingerprint)) throw top_.error("the fingerprint is not a SHA-256");
     top_.end();
     check_files();
-    check_lengths();
   }
 
  private:
@@ -181,13 +179,11 @@ class Reader {
     setting.name = name;
     setting.meaning = fields.text("meaning");
     setting.is_boolean = fields.value("value").as<bool>() != nullptr;
-    setting.value = setting.is_boolean ? fields.boolean("value") : fields.integer("value", -kUnlimited, kUnlimited);
+    setting.value = setting.is_boolean ? fields.boolean("value") : fields.integer("value", -kLargestLength, kLargestLength);
     const auto minimum = fields.integer_or_null("minimum", -kLargestLength, kLargestLength);
     const auto maximum = fields.integer_or_null("maximum", -kLargestLength, kLargestLength);
     setting.off = fields.integer_or_null("off", -kLargestLength, kLargestLength);
     fields.end();
-    if (setting.is_boolean && (minimum || maximum || setting.off)) throw fields.error("a boolean has no range");
-    if (setting.is_boolean && name == "mem_len") throw fields.error("not a number");
     setting.minimum = setting.is_boolean ? 0 : minimum.value_or(-kLargestLength);
     setting.maximum = setting.is_boolean ? 1 : maximum.value_or(kLargestLength);
     bundle_.settings.push_back(std::move(setting));
@@ -203,7 +199,6 @@ class Reader {
       }
     }
     fields.end();
-    if (symbol == "batch" || symbol == "segment") throw fields.error("the name of another axis");
     bundle_.rings.push_back(std::move(ring));
   }
 
@@ -260,9 +255,6 @@ class Reader {
     if (entry.layout == Layout::window) entry.row_axis = entry.shape.size() - 2;
     if (free != (entry.layout == Layout::ring ? 1u : 0u)) throw fields.error("free axes that its layout does not have");
     if (entry.layout == Layout::window && entry.shape.size() < 3) throw fields.error("a window without rows");
-    for (const MemoryEntry& other : bundle_.memory) {
-      if (entry.input == other.input || entry.output == other.output) throw fields.error("two memories of one name");
-    }
     bundle_.memory.push_back(std::move(entry));
   }
 
@@ -374,15 +366,6 @@ class Reader {
     }
     for (const std::string& name : used) {
       if (bundle_.files.count(name) == 0) throw top_.error("the file " + shown(name) + " is used, but not in files");
-    }
-  }
-
-  void check_lengths() const {
-    if (bundle_.document.full_document && !bundle_.rings.empty()) throw top_.error("rings together with full_document");
-    try {
-      EvaluationSettings{bundle_};
-    } catch (const Error& error) {
-      throw top_.error(error.message.substr(0, error.message.size() - 1));
     }
   }
 

@@ -1,13 +1,7 @@
 /** `bundle.json`, read and checked, and the files that it lists. Fields have the names of the file. */
 
-import {
-  BundleDamagedError,
-  BundleFormatError,
-  BundleMismatchError,
-  BundleNotFoundError,
-  OptionError,
-} from "./errors.js";
-import { choose, DOCUMENT, RING, SETTING } from "./evaluation.js";
+import { BundleDamagedError, BundleFormatError, BundleMismatchError, BundleNotFoundError } from "./errors.js";
+import { DOCUMENT, RING, SETTING } from "./evaluation.js";
 import {
   either,
   FieldError,
@@ -126,7 +120,6 @@ export type Graph = Checked<typeof GRAPH>;
 /** A graph that can run a step of some purpose, and when a runtime may choose it. */
 export type Choice = Checked<typeof CHOICE>;
 
-const EACH = ["batch", "segment"];
 /** Return the index of the axis of rows; null for a state. */
 export function rowAxis(entry: MemoryEntry): number | null {
   if (entry.layout === "ring") return entry.shape.findIndex((axis) => typeof axis === "string" && axis !== "batch");
@@ -182,7 +175,7 @@ function* lacking(bundle: Bundle): Iterable<string> {
 
 /** Yield names of parts that are not there, and numbers out of range. Python's reader also names contradictions. */
 function* problemsOf(bundle: Bundle): Iterable<string> {
-  const { document, memory, graphs, steps, rings, settings, tokenizer } = bundle;
+  const { memory, graphs, steps, rings, settings, tokenizer } = bundle;
   if (!("score" in graphs)) yield "the graph score is missing";
   for (const [name, graph] of Object.entries(graphs)) yield* graphProblems(bundle, escaped(name), graph);
   for (const [purpose, choices] of Object.entries(steps)) yield* stepProblems(bundle, escaped(purpose), choices);
@@ -195,22 +188,10 @@ function* problemsOf(bundle: Bundle): Iterable<string> {
     }
     if (entry.layout === "window" && entry.shape.length < 3) yield `${name} is a window without rows`;
   }
-  if (new Set(memory.flatMap(({ input, output }) => [input, output])).size < 2 * memory.length) {
-    yield "two memories have one input or output";
-  }
   for (const [symbol, ring] of Object.entries(rings)) {
-    if (EACH.includes(symbol)) yield `a ring has the symbol ${symbol}, which is another axis`;
     if (ring.window_if !== null && typeof settings[ring.window_if]?.value !== "boolean") {
       yield `the window of ring ${escaped(symbol)} depends on ${escaped(ring.window_if)}, which is not a boolean setting`;
     }
-  }
-  if (typeof settings["mem_len"]?.value === "boolean") yield "mem_len is not a number";
-  if (document.full_document && Object.keys(rings).length) yield "a full document is one step, so it needs no rings";
-  try {
-    choose(bundle);
-  } catch (error) {
-    if (!(error instanceof OptionError)) throw error;
-    yield error.problem.replace(/\.$/, "");
   }
   const { begin = null, ends = [] } = tokenizer;
   const outside = [...ends, ...(begin ? [begin] : [])].filter(({ id }) => id >= bundle.model.vocab_size);

@@ -193,9 +193,7 @@ export class EvaluationSettings implements Choice {
 
 /** Return null if a setting may have a value, else what is expected. */
 function rangeOf({ value: own, minimum, maximum, off }: Setting, value: unknown): string | null {
-  if (typeof own === "boolean" && minimum === null && maximum === null && off === null) {
-    return typeof value === "boolean" ? null : "true or false";
-  }
+  if (typeof own === "boolean") return typeof value === "boolean" ? null : "true or false";
   const [least, most] = [minimum ?? -LARGEST_LENGTH, maximum ?? LARGEST_LENGTH];
   if (isWhole(value, least, most) || (off !== null && value === off)) return null;
   return `${least} to ${most}${off === null ? "" : `, or ${off} for none`}`;
