@@ -1,6 +1,5 @@
 // The C interface: handles, statuses and texts of errors, arguments and results.
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -140,33 +139,6 @@ Item* copy_of(const Item* items, std::size_t count, std::size_t more = 0) {
   return copied;
 }
 
-double ratio(double amount, std::int64_t count) {
-  return count > 0 ? amount / static_cast<double>(count) : std::nan("");
-}
-
-xlr_document_score public_total(const DocumentTotal& total) {
-  constexpr double kLargestMean = 700;  // nats; e to a larger power overflows
-  xlr_document_score score = XLR_DOCUMENT_SCORE_INIT;
-  score.tokens = total.tokens;
-  score.scored_tokens = total.scored_tokens;
-  score.unknown_tokens = total.unknown_tokens;
-  score.words = total.counts.words;
-  score.chars = total.counts.chars;
-  score.bytes = total.counts.bytes;
-  score.dropped_chars = total.counts.dropped_chars;
-  score.dropped_bytes = total.counts.dropped_bytes;
-  score.scored_chars = total.scored_chars;
-  score.scored_bytes = total.scored_bytes;
-  score.nats = total.nats;
-  score.bits = total.nats / std::log(2.0);
-  score.bits_per_byte = ratio(score.bits, total.scored_bytes);
-  score.bits_per_char = ratio(score.bits, total.scored_chars);
-  score.bits_per_token = ratio(score.bits, total.scored_tokens);
-  const double mean = ratio(total.nats, total.scored_tokens);
-  score.perplexity = mean > kLargestMean ? HUGE_VAL : std::exp(mean);
-  return score;
-}
-
 constexpr std::int64_t kNoBos = -2;
 
 void score(xlr_model* model, const Document& document, const xlr_score_options* options, xlr_scores_function take,
@@ -195,13 +167,11 @@ void score(xlr_model* model, const Document& document, const xlr_score_options* 
     }
     return take(user, &view) == 0;
   };
-  const auto result = Scorer(*model->model, evaluation, document, wanted).run(show_step);
+  auto result = Scorer(*model->model, evaluation, document, wanted).run(show_step);
   if (!result) throw Stopped();
-  if (total != nullptr) {
-    xlr_document_score filled = public_total(*result);
-    filled.size = std::min(total->size, sizeof filled);
-    std::memcpy(total, &filled, filled.size);
-  }
+  if (total == nullptr) return;
+  result->size = std::min(total->size, sizeof *result);
+  std::memcpy(total, &*result, result->size);
 }
 
 // Run what gives scores on the stream, and show them.

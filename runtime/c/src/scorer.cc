@@ -12,6 +12,12 @@ namespace {
 
 constexpr std::size_t kPiece = 1 << 14;  // bytes: small compared to the memories, so that process memory stays flat
 
+constexpr double kLargestMean = 700;  // nats; e to a larger power overflows
+
+double ratio(double amount, std::int64_t count) {
+  return count > 0 ? amount / static_cast<double>(count) : std::nan("");
+}
+
 Error file_error(const std::filesystem::path& path, int reason) {
   return Error(XLR_ERROR_FILE, path.string() + ": " + std::strerror(reason) + ".");
 }
@@ -106,7 +112,7 @@ Scorer::Scorer(Model& model, const EvaluationSettings& evaluation, const Documen
   }
 }
 
-std::optional<DocumentTotal> Scorer::run(const std::function<bool(const DocumentScores&)>& take) {
+std::optional<xlr_document_score> Scorer::run(const std::function<bool(const DocumentScores&)>& take) {
   const auto longest = evaluation_.longest_document();
   if (longest && !evaluation_.document().restart && source_.has(*longest + (options_.bos ? 0 : 1))) {
     evaluation_.check_length(*longest + 1, document_.name);
@@ -181,18 +187,28 @@ void Scorer::add(float log_prob) {
   sum_ = sum;
 }
 
-DocumentTotal Scorer::total() const {
-  DocumentTotal total;
+xlr_document_score Scorer::total() const {
   const TextCounts counts = source_.counts();
-  total.counts = counts;
+  const std::int64_t first_chars = unscored_ != 0 ? counts.first_token_chars : 0;
+  const std::int64_t first_bytes = unscored_ != 0 ? counts.first_token_bytes : 0;
+  xlr_document_score total = XLR_DOCUMENT_SCORE_INIT;
   total.tokens = position_;
   total.scored_tokens = std::max<std::int64_t>(position_ - unscored_, 0);
   total.unknown_tokens = source_.unknown_tokens();
-  const std::int64_t first_chars = unscored_ != 0 ? counts.first_token_chars : 0;
-  const std::int64_t first_bytes = unscored_ != 0 ? counts.first_token_bytes : 0;
+  total.words = counts.words;
+  total.chars = counts.chars;
+  total.bytes = counts.bytes;
+  total.dropped_chars = counts.dropped_chars;
+  total.dropped_bytes = counts.dropped_bytes;
   total.scored_chars = std::max<std::int64_t>(counts.chars - first_chars - counts.dropped_chars, 0);
   total.scored_bytes = std::max<std::int64_t>(counts.bytes - first_bytes - counts.dropped_bytes, 0);
   total.nats = 0.0 - (std::isfinite(sum_) ? sum_ + correction_ : sum_);
+  total.bits = total.nats / std::log(2.0);
+  total.bits_per_byte = ratio(total.bits, total.scored_bytes);
+  total.bits_per_char = ratio(total.bits, total.scored_chars);
+  total.bits_per_token = ratio(total.bits, total.scored_tokens);
+  const double mean = ratio(total.nats, total.scored_tokens);
+  total.perplexity = mean > kLargestMean ? HUGE_VAL : std::exp(mean);
   return total;
 }
 

@@ -68,14 +68,6 @@ struct DocumentScores : Scores {
   std::vector<double> top_log_probs;
 };
 
-// The score of a whole document.
-struct DocumentTotal {
-  TextCounts counts;
-  std::int64_t tokens = 0, scored_tokens = 0, unknown_tokens = 0;
-  std::int64_t scored_chars = 0, scored_bytes = 0;
-  double nats = 0;
-};
-
 struct ScoreOptions {
   std::optional<std::int64_t> bos;     // token that the model reads before the document
   std::optional<std::int64_t> detail;  // likeliest tokens to list
@@ -89,13 +81,13 @@ class Scorer {
 
   // Score all of it. `take` gets the scores of each step, and returns whether to go on; without a total if it has
   // stopped. Throws XLR_ERROR_TEXT, XLR_ERROR_TOKEN, XLR_ERROR_TOO_LONG, XLR_ERROR_FILE, XLR_ERROR_BUNDLE_GRAPH.
-  std::optional<DocumentTotal> run(const std::function<bool(const DocumentScores&)>& take);
+  std::optional<xlr_document_score> run(const std::function<bool(const DocumentScores&)>& take);
 
  private:
   DocumentScores step();
   void add_detail(const std::vector<Result>& results, DocumentScores& scores, std::int64_t n, std::int64_t S) const;
   void add(float log_prob);
-  DocumentTotal total() const;
+  xlr_document_score total() const;
 
   Model& model_;
   const EvaluationSettings& evaluation_;
