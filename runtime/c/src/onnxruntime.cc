@@ -176,34 +176,28 @@ Value Onnxruntime::tensor(void* data, std::size_t nbytes, const std::vector<std:
 
 bool Value::is_tensor() const {
   int found = 0;
-  if (value_ != nullptr) ort_->call<ort::IsTensor>(value_, &found);
+  if (value_ != nullptr) value_.get_deleter().ort->call<ort::IsTensor>(get(), &found);
   return found != 0;
 }
 
-std::string Value::dtype() const {
+std::pair<std::string, std::vector<std::int64_t>> Value::dtype_and_shape() const {
+  const Onnxruntime& ort = *value_.get_deleter().ort;
   OrtTensorTypeAndShapeInfo* info = nullptr;
-  ort_->call<ort::GetTensorTypeAndShape>(value_, &info);
+  ort.call<ort::GetTensorTypeAndShape>(get(), &info);
   int type = 0;
-  ort_->call<ort::GetTensorElementType>(info, &type);
-  ort_->release<ort::ReleaseTensorTypeAndShapeInfo>(info);
-  const bool known = type >= 0 && type < static_cast<int>(std::size(kTypes));
-  return known ? kTypes[type] : "";
-}
-
-std::vector<std::int64_t> Value::shape() const {
-  OrtTensorTypeAndShapeInfo* info = nullptr;
-  ort_->call<ort::GetTensorTypeAndShape>(value_, &info);
+  ort.call<ort::GetTensorElementType>(info, &type);
   std::size_t axes = 0;
-  ort_->call<ort::GetDimensionsCount>(info, &axes);
+  ort.call<ort::GetDimensionsCount>(info, &axes);
   std::vector<std::int64_t> sizes(axes);
-  ort_->call<ort::GetDimensions>(info, sizes.data(), axes);
-  ort_->release<ort::ReleaseTensorTypeAndShapeInfo>(info);
-  return sizes;
+  ort.call<ort::GetDimensions>(info, sizes.data(), axes);
+  ort.release<ort::ReleaseTensorTypeAndShapeInfo>(info);
+  const bool known = type >= 0 && type < static_cast<int>(std::size(kTypes));
+  return {known ? kTypes[type] : "", sizes};
 }
 
 void* Value::data() const {
   void* data = nullptr;
-  ort_->call<ort::GetTensorMutableData>(value_, &data);
+  value_.get_deleter().ort->call<ort::GetTensorMutableData>(get(), &data);
   return data;
 }
 

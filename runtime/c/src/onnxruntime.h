@@ -64,30 +64,30 @@ class Onnxruntime {
   std::string version_;
 };
 
+// Releases an object of ONNX Runtime in the end.
+template <class Function>
+struct Release {
+  const Onnxruntime* ort;
+
+  template <class Object>
+  void operator()(Object* object) const {
+    ort->release<Function>(object);
+  }
+};
+
 // A tensor of ONNX Runtime, or nothing.
 class Value {
  public:
-  Value() = default;
-  Value(const Onnxruntime& ort, OrtValue* value) : ort_(&ort), value_(value) {}
-  Value(Value&& other) noexcept : ort_(other.ort_), value_(std::exchange(other.value_, nullptr)) {}
-  Value& operator=(Value&& other) noexcept {
-    std::swap(ort_, other.ort_);
-    std::swap(value_, other.value_);
-    return *this;
-  }
-  ~Value() {
-    if (value_ != nullptr) ort_->release<ort::ReleaseValue>(value_);
-  }
+  Value(const Onnxruntime& ort, OrtValue* value) : value_(value, {&ort}) {}
 
-  OrtValue* get() const { return value_; }
+  OrtValue* get() const { return value_.get(); }
   bool is_tensor() const;
-  std::string dtype() const;  // a numpy name, empty if no bundle can have the type
-  std::vector<std::int64_t> shape() const;
+  // The type is a numpy name, empty if no bundle can have it.
+  std::pair<std::string, std::vector<std::int64_t>> dtype_and_shape() const;
   void* data() const;
 
  private:
-  const Onnxruntime* ort_ = nullptr;
-  OrtValue* value_ = nullptr;
+  std::unique_ptr<OrtValue, Release<ort::ReleaseValue>> value_;
 };
 
 // A tensor in memory of our own, which sessions may read and write in place.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <new>
+#include <tuple>
 
 #include "errors.h"
 #include "onnx_tensors.h"
@@ -21,35 +22,26 @@ constexpr const char* kConvertAgain = "Copy the bundle again, or convert the che
 constexpr double kLargestLogProb = 1e-3;  // rounding may raise a logarithm of 1 above zero
 constexpr double kEntropyError = 0.01;    // in nats, relative to 1 + the largest entropy; float16 rounds as coarsely
 
-// ONNX Runtime's options, released at the end of a block.
-class Options {
- public:
-  explicit Options(const Onnxruntime& ort) : ort_(ort) { ort.call<ort::CreateSessionOptions>(&options_); }
-  ~Options() { ort_.release<ort::ReleaseSessionOptions>(options_); }
-  Options(const Options&) = delete;
-  Options& operator=(const Options&) = delete;
-
-  OrtSessionOptions* get() const { return options_; }
-  void set(const char* key, const char* value) { ort_.call<ort::AddSessionConfigEntry>(options_, key, value); }
-
- private:
-  const Onnxruntime& ort_;
-  OrtSessionOptions* options_ = nullptr;
-};
+using Options = std::unique_ptr<OrtSessionOptions, Release<ort::ReleaseSessionOptions>>;
 
 // The options of Python's runtime, except one: its interface also switches off the reuse of buffers within a step, for
 // which C has no function.
-void choose_options(const Onnxruntime& ort, Options& options, const std::string& folder, const SessionOptions& chosen) {
-  ort.call<ort::SetIntraOpNumThreads>(options.get(), chosen.threads);
-  ort.call<ort::SetInterOpNumThreads>(options.get(), 1);
-  ort.call<ort::SetSessionLogSeverityLevel>(options.get(), int{ort::kFatal});  // it also returns what it logs
-  ort.call<ort::DisableMemPattern>(options.get());
+Options make_options(const Onnxruntime& ort, const std::string& folder, const SessionOptions& chosen) {
+  OrtSessionOptions* made = nullptr;
+  ort.call<ort::CreateSessionOptions>(&made);
+  Options options(made, {&ort});
+  const auto set = [&](const char* key, const char* value) { ort.call<ort::AddSessionConfigEntry>(made, key, value); };
+  ort.call<ort::SetIntraOpNumThreads>(made, chosen.threads);
+  ort.call<ort::SetInterOpNumThreads>(made, 1);
+  ort.call<ort::SetSessionLogSeverityLevel>(made, int{ort::kFatal});  // it also returns what it logs
+  ort.call<ort::DisableMemPattern>(made);
   // Spinning threads help while a step runs; between steps they would only occupy the caller's cores.
-  options.set("session.force_spinning_stop", "1");
-  options.set("optimization.disable_specified_optimizers", kSlowerFusion);
-  options.set("session.model_external_initializers_file_folder_path", folder.c_str());
-  options.set("session.load_model_format", "ONNX");  // never ONNX Runtime's own format
-  if (chosen.kernels) ort.check(RegisterCustomOps(options.get(), ort.base()));
+  set("session.force_spinning_stop", "1");
+  set("optimization.disable_specified_optimizers", kSlowerFusion);
+  set("session.model_external_initializers_file_folder_path", folder.c_str());
+  set("session.load_model_format", "ONNX");  // never ONNX Runtime's own format
+  if (chosen.kernels) ort.check(RegisterCustomOps(made, ort.base()));
+  return options;
 }
 
 // Read a graph that names only listed files. Add those that are links out of its folder, as in the hub's cache, to
@@ -108,8 +100,7 @@ Session::Session(const Onnxruntime& ort, const std::filesystem::path& folder, co
   std::map<std::filesystem::path, std::string> linked;
   const std::string content = read_graph(folder / graph.file, bundle, linked);
   try {
-    Options chosen(ort);
-    choose_options(ort, chosen, folder.string(), options);
+    const Options chosen = make_options(ort, folder.string(), options);
     for (auto& [name, bytes] : linked) {
       const auto* const file = name.c_str();
       char* const data = bytes.data();
@@ -179,18 +170,16 @@ std::vector<Result> Session::run(const Bindings& inputs, const Bindings& written
   for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {  // own all of them before anything can throw
     results.push_back({&graph_.outputs[i], Value(ort_, values[written.names.size() + i]), {}, {}});
   }
-  for (Result& result : results) {
-    if (result.value.is_tensor()) result.shape = result.value.shape();
-    require_described(result, batch, segment);
-  }
+  for (Result& result : results) require_described(result, batch, segment);
   return results;
 }
 
 // Refuse results of another type or shape, or out of range: a graph may return anything.
-void Session::require_described(const Result& result, std::int64_t batch, std::int64_t segment) const {
+void Session::require_described(Result& result, std::int64_t batch, std::int64_t segment) const {
   const Output& output = *result.output;
-  bool fits = result.value.is_tensor() && result.value.dtype() == output.dtype &&
-              result.shape.size() == output.shape.size();
+  std::string dtype;
+  if (result.value.is_tensor()) std::tie(dtype, result.shape) = result.value.dtype_and_shape();
+  bool fits = dtype == output.dtype && result.shape.size() == output.shape.size();
   for (std::size_t i = 0; fits && i < result.shape.size(); ++i) {
     const Axis& axis = output.shape[i];
     const std::int64_t size = axis.name == "batch" ? batch : axis.name == "segment" ? segment : axis.size;

@@ -63,13 +63,8 @@ class Session {
                           std::int64_t segment) const;
 
  private:
-  struct Release {
-    const Onnxruntime* ort;
-    void operator()(OrtSession* session) const { ort->release<ort::ReleaseSession>(session); }
-  };
-
   void require_names() const;
-  void require_described(const Result& result, std::int64_t batch, std::int64_t segment) const;
+  void require_described(Result& result, std::int64_t batch, std::int64_t segment) const;
   template <class Count, class Name>
   std::set<std::string> names() const;
 
@@ -77,7 +72,7 @@ class Session {
   const Bundle& bundle_;
   const Graph& graph_;
   const std::string file_;  // for messages
-  std::unique_ptr<OrtSession, Release> session_{nullptr, Release{&ort_}};
+  std::unique_ptr<OrtSession, Release<ort::ReleaseSession>> session_{nullptr, {&ort_}};
 };
 
 }  // namespace xlruntime
