@@ -107,11 +107,9 @@ class Caller {
     return stopped_ ? 1 : 0;
   }
 
-  // Return whether the call ended by itself, not because the function returned false.
-  bool finish(xlr_status status) const {
+  void finish(xlr_status status) const {
     if (thrown_) std::rethrow_exception(thrown_);
     if (!(stopped_ && status == XLR_ERROR_STOPPED)) check(status);
-    return !stopped_;
   }
 
  private:
