@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import OUTPUT, PATH, Names
+from xlexport.commands.options import NAMES, OUTPUT, PATH
 from xlexport.extras import require
 from xlexport.scoring.options import ENDINGS, NO_FORMAT, OutputFormat, RecordFormat
 from xlexport.terminal import force_option, print_json, print_text, tell
@@ -83,7 +83,7 @@ class _Equal(click.ParamType[tuple[str, str]]):
     ),
     click.option(
         "--by",
-        type=Names(),
+        type=NAMES,
         default=(),
         metavar="NAME,NAME",
         help="Columns with equal values in both rows of a pair.  [default: document, index or line, and the text; with "

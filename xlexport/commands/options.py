@@ -29,16 +29,15 @@ __all__ = [
     "BUNDLE",
     "DOCUMENT",
     "MODEL",
+    "NAMES",
     "OUTPUT",
     "PATH",
-    "Booleans",
     "BundleName",
     "Decorator",
     "Integers",
     "ModelName",
-    "Names",
-    "Numbers",
     "OutputFile",
+    "Several",
     "all_of",
     "any_memory_options",
     "attention_options",
@@ -115,40 +114,25 @@ class Integers(click.ParamType[tuple[int, ...]]):
         return integers
 
 
-class Numbers(click.ParamType[tuple[float, ...]]):
-    """A list of numbers separated by commas."""
+class Several(click.ParamType[tuple[Any, ...]]):
+    """A list of values separated by commas.
 
-    name = "numbers"
+    Args:
+        name: of the values, for messages.
+        kind: makes one of its text.
+    """
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        """Return the numbers of an option."""
+    def __init__(self, name: str, kind: Callable[[str], Any]) -> None:
+        self.name, self.kind = name, kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """Return the values of an option."""
         if isinstance(value, tuple):
             return value
         try:
-            return tuple(float(part) for part in value.split(",") if part.strip())
+            return tuple(self.kind(part.strip()) for part in value.split(",") if part.strip())
         except ValueError:
-            self.fail(f"{value!r} is not a list of numbers separated by commas.", param, ctx)
-
-
-class Names(click.ParamType[tuple[str, ...]]):
-    """A list of names separated by commas."""
-
-    name = "names"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Return the names of an option."""
-        return value if isinstance(value, tuple) else tuple(part.strip() for part in value.split(",") if part.strip())
-
-
-class Booleans(click.ParamType[tuple[bool, ...]]):
-    """A list of `true` and `false` separated by commas."""
-
-    name = "booleans"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[bool, ...]:
-        """Return the values of an option."""
-        parts = value if isinstance(value, tuple) else value.split(",")
-        return tuple(click.BOOL.convert(part, param, ctx) for part in parts)
+            self.fail(f"{value!r} is not a list of {self.name} separated by commas.", param, ctx)
 
 
 class OutputFile(click.Path):
@@ -165,6 +149,7 @@ class OutputFile(click.Path):
 
 
 PATH = click.Path(path_type=Path)
+NAMES = Several("names", str)
 BUNDLE = BundleName()
 MODEL = ModelName()
 OUTPUT = OutputFile()
@@ -268,9 +253,9 @@ def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorat
         "boolean": click.BOOL,
         "choice": click.Choice(list(option.choices)),
         "integers": Integers(),
-        "numbers": Numbers(),
-        "names": Names(),
-        "booleans": Booleans(),
+        "numbers": Several("numbers", float),
+        "names": NAMES,
+        "booleans": Several("booleans", click.BOOL),
     }
 
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:

@@ -19,8 +19,8 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     BUNDLE,
     DOCUMENT,
+    NAMES,
     PATH,
-    Names,
     all_of,
     document_options,
     grouped,
@@ -153,7 +153,7 @@ page_options = all_of(
     ),
     click.option(
         "--keep",
-        type=Names(),
+        type=NAMES,
         metavar="NAME,NAME",
         help="With --field: columns to show.  [default: all]",
     ),

@@ -12,7 +12,7 @@ import click
 
 from xlexport.commands.input_options import SPECIAL
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, Names, OutputFile, document_options, runtime_options, usage_errors
+from xlexport.commands.options import BUNDLE, NAMES, OutputFile, document_options, runtime_options, usage_errors
 from xlexport.progress_bar import DocumentsBar
 from xlexport.scoring.options import HERE, OutputFormat, ScoreOptions
 from xlexport.terminal import (
@@ -94,7 +94,7 @@ def _one_context(context: click.Context, parameter: click.Parameter, names: tupl
     ScoreOptions,
     **SPECIAL,
     context_field={"multiple": True, "callback": _one_context},
-    keep={"type": Names()},
+    keep={"type": NAMES},
     join={"type": _Escaped()},
     separator={"type": _Escaped()},
     output={"type": _OutputPlace()},

@@ -62,11 +62,6 @@ def gru(x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tens
     return torch.gru(x, hidden, weights, True, 1, 0.0, False, False, False)
 
 
-@shapes_of("gru")
-def _(x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
-    return x.new_empty(*x.shape[:2], hidden.shape[2]), hidden.new_empty(hidden.shape)
-
-
 @operator("rnn")
 def rnn(
     x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tensor, has_relu: bool
