@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, overload
@@ -217,18 +217,8 @@ class _Lines:
 
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
+        nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+        self.total = self.resumed = self.take = self.clear = nothing
 
     def fail(self, document: str, error: Exception) -> None:
         self.tell(f"{document}: {error}")
-
-    def total(self, fields: Mapping[str, Any]) -> None:
-        pass
-
-    def resumed(self, totals: Totals) -> None:
-        pass
-
-    def take(self, part: Any) -> None:
-        pass
-
-    def clear(self) -> None:
-        pass

@@ -64,7 +64,7 @@ class Check:
 
 def run_checks() -> list[Check]:
     """Run all checks; the failure of one does not stop the others."""
-    checks = [_python(), _numpy(), _onnxruntime()]
+    checks = [_python(), Check("numpy", True, f"numpy {np.__version__}"), _onnxruntime()]
     if checks[-1].ok:
         checks += [*map(_device, PROVIDERS), _kernels()]
     checks += [_extra(name) for name in PURPOSES]
@@ -75,10 +75,6 @@ def _python() -> Check:
     version = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
     good = sys.version_info >= OLDEST_PYTHON
     return Check("python", good, version, None if good else "Install Python 3.11 or newer.")
-
-
-def _numpy() -> Check:
-    return Check("numpy", True, f"numpy {np.__version__}")
 
 
 def _onnxruntime() -> Check:

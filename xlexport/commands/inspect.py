@@ -74,7 +74,7 @@ def bundle_rows(bundle: Bundle, folder: Path, verbose: bool = False) -> list[tup
 def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     return [
         ("architecture", bundle.architecture),
-        ("parameters", _parameters(bundle)),
+        ("parameters", f"{parameters:,}" if (parameters := bundle.provenance.get("parameters")) else "not recorded"),
         ("size", _size(bundle)),
         ("precision", bundle.precision),
         *_parity_rows(bundle, folder),
@@ -103,7 +103,7 @@ def _detailed_rows(bundle: Bundle) -> list[tuple[str, str]]:
     rows += [(f"converted from {name}", f"SHA-256 {sha256}") for name, sha256 in bundle.provenance["sources"].items()]
     rows += [("versions", ", ".join(f"{name} {version}" for name, version in bundle.provenance["versions"].items()))]
     for purpose, graph in bundle.graphs.items():
-        outputs = [f"{name} {_shape(tensor.shape)} {tensor.dtype}" for name, tensor in graph.outputs.items()]
+        outputs = [f"{name} ({', '.join(map(str, one.shape))}) {one.dtype}" for name, one in graph.outputs.items()]
         rows.append((f"graph {purpose}", ", ".join(outputs[:5]) + (", …" if len(outputs) > 5 else "")))
     rows += [(name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for name, digest in bundle.files.items()]
     return rows
@@ -112,11 +112,6 @@ def _detailed_rows(bundle: Bundle) -> list[tuple[str, str]]:
 def _fixed(bundle: Bundle) -> str:
     segments = sorted({graph.fixed["segment"] for graph in bundle.graphs.values() if graph.fixed}, reverse=True)
     return f"batch {bundle.fixed['batch']}, steps of {' or '.join(map(str, segments))} tokens"
-
-
-def _parameters(bundle: Bundle) -> str:
-    count = bundle.provenance.get("parameters")
-    return "not recorded" if count is None else f"{count:,}"
 
 
 def _size(bundle: Bundle) -> str:
@@ -171,7 +166,7 @@ def placement_rows(placement: Placement, kernels: Mapping[str, str]) -> list[tup
     rows = []
     for purpose, providers in placement.items():
         for provider, operators in providers.items():
-            listed = _listed(operators) if len(providers) > 1 else ""
+            listed = ", ".join(_pairs(operators)) if len(providers) > 1 else ""
             rows.append((f"nodes of {purpose}", f"{sum(operators.values()):,} on {provider}{listed and ': ' + listed}"))
         rows.append((f"kernels of {purpose}", kernels[purpose]))
     return rows
@@ -204,12 +199,13 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
     config = {**source.config, **dict.fromkeys(missing.fields if missing else (), "?")}
     settings, fields = description.checkpoint_settings(config, source.needs), description.evaluation_fields
     hyper_parameters = {name: value for name, value in config.items() if name not in fields.values()}
+    absent = {name: f"not in the checkpoint: give {spellings([name])}" for name in fields if settings[name] is None}
     return [
         ("checkpoint", f"{source.format}, {source.architecture}"),
         *_config_rows(hyper_parameters),
         ("parameters", f"{source.parameters:,}"),
         ("vocabulary", _vocabulary(source.tokenizer, config["n_token"])),
-        *((name, _setting(name, settings[name])) for name in fields),
+        *((name, absent.get(name, str(settings[name]).lower())) for name in fields),
         *description.checkpoint(config, settings),
         *((path.name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for path, digest in source.files.items()),
         *_statement_rows(source.about),
@@ -221,7 +217,8 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
 def _needs(source: SourceCheckpoint, missing: MissingAnswerError | None) -> Iterator[str]:
     """Yield what `convert` needs in addition to the checkpoint."""
     if missing is not None:
-        yield f"{(missing.hint or '').removeprefix('Give ').removesuffix('.')}: {_problem(missing)}"
+        problem = missing.message.partition(": ")[2].removesuffix(".")  # without the path, which the user has given
+        yield f"{(missing.hint or '').removeprefix('Give ').removesuffix('.')}: {problem}"
     if source.needs:
         yield spellings(source.needs)
     if source.tokenizer is None:
@@ -252,17 +249,6 @@ def checkpoint_object(source: SourceCheckpoint, missing: MissingAnswerError | No
     }
 
 
-def _problem(missing: MissingAnswerError) -> str:
-    """Return the problem without the path, which the user has just given."""
-    return missing.message.partition(": ")[2].removesuffix(".")
-
-
-def _setting(name: str, value: Any) -> str:
-    if value is None:
-        return f"not in the checkpoint: give {spellings([name])}"
-    return str(value).lower()
-
-
 def _vocabulary(tokenizer: str | Vocabulary | TokenizerFile | Path | None, n_token: int) -> str:
     if isinstance(tokenizer, Vocabulary):
         if len(tokenizer) != n_token:
@@ -285,21 +271,10 @@ def _config_rows(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("config", line) for line in lines]
 
 
-def _listed(config: Mapping[str, Any]) -> str:
-    return ", ".join(_pairs(config))
-
-
 def _pairs(config: Mapping[str, Any]) -> Iterator[str]:
-    return (f"{name} {_lower(value)}" for name, value in config.items())
-
-
-def _lower(value: Any) -> str:
-    """Return a boolean in lower case, as JSON and the options write it, and `none` for None."""
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
-
-
-def _shape(shape: tuple[int | str, ...]) -> str:
-    return "(" + ", ".join(str(axis) for axis in shape) + ")"
+    """Yield names with their values: booleans in lower case, as JSON and the options write them, and `none`."""
+    for name, value in config.items():
+        yield f"{name} {str(value).lower() if isinstance(value, bool) or value is None else value}"
 
 
 @click.command(cls=LongCommand)

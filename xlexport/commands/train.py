@@ -38,6 +38,7 @@ __all__ = ["curve_writers", "model_config", "train"]
 Line = Mapping[str, Any]  # of the log
 WATCHED = 30.0  # seconds, after which threads must have waited for cores for less than this share of the time
 CROWDED = 0.25
+STOPPING = "stopping: the run will be saved. Another Ctrl-C ends it at once, unsaved."
 
 
 def model_config(
@@ -183,7 +184,7 @@ def train(
     with (
         curve_writers(tensorboard) as write_line,
         progress_bar("training", visible=is_first) as bar,
-        acknowledged(_say_stopping if is_first and not is_quiet() else lambda: None),
+        acknowledged(lambda: tell(STOPPING) if is_first and not is_quiet() else None),
     ):
         progress = _Progress(bar, training_config.steps, is_first and training_config.threads is None)
 
@@ -226,10 +227,6 @@ def _texts(files: tuple[Path, ...]) -> tuple[Path, ...]:
 def _is_first() -> bool:
     """Return whether this is the first of several processes that train one model: only it writes and shows."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def _say_stopping() -> None:
-    tell("stopping: the run will be saved. Another Ctrl-C ends it at once, unsaved.")
 
 
 class _Progress:

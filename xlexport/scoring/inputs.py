@@ -131,11 +131,8 @@ class Input:
         Raises:
             OSError: it cannot be read.
         """
-        content = hashlib.sha256()
         with (self.path or Path(os.devnull)).open("rb") as file:
-            while raw := file.read(CHUNK):
-                content.update(raw)
-        return content.hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,6 @@ class _Answer:
     """The answer to one request, while its jobs run and after."""
 
     def __init__(self, body: CompletionBody, model: ServedModel, prompts: list[_Prompt]) -> None:
-        """Start without jobs."""
         self.body = body
         self.head = {
             "id": f"cmpl-{uuid.uuid4().hex}",

@@ -40,7 +40,6 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after: int | None = None,
     ) -> None:
-        """Keep the parts of the answer."""
         super().__init__(message)
         self.status = status
         self.message = message

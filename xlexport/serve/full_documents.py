@@ -40,7 +40,6 @@ class FullDocuments:
     """Jobs on a bundle that reads each document in one step. They take turns: each runs one step."""
 
     def __init__(self, engine: Model, evaluation: EvaluationSettings, counts: Counts) -> None:
-        """Start without jobs."""
         self.engine = engine
         self.evaluation = evaluation
         self.counts = counts

@@ -25,7 +25,6 @@ class ClosedError(XlruntimeError):
     """The server accepts no more jobs."""
 
     def __init__(self) -> None:
-        """Make the error."""
         super().__init__("the server is shutting down.", hint="Try again later.")
 
 
@@ -71,7 +70,6 @@ class Draws:
     """
 
     def __init__(self) -> None:
-        """Start without tokens."""
         self.tokens = array("q")
         self.log_probs = array("d")
         self.top_ids = array("q")
@@ -83,11 +81,8 @@ class Draws:
 
     def extend(self, other: Draws) -> None:
         """Add the tokens of others."""
-        self.tokens.extend(other.tokens)
-        self.log_probs.extend(other.log_probs)
-        self.top_ids.extend(other.top_ids)
-        self.top_log_probs.extend(other.top_log_probs)
-        self.ends.extend(other.ends)
+        for name, values in vars(other).items():
+            getattr(self, name).extend(values)
 
     def split(self, n: int) -> tuple[Draws, Draws]:
         """Return the first `n` tokens, and the others."""

@@ -37,7 +37,6 @@ class Admission:
     """The requests under way, and the memory that they need. Only the thread of the server's loop uses it."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
-        """Start with none."""
         self.most = most
         self.most_bytes = most_bytes
         self.under_way = 0
@@ -70,7 +69,6 @@ class Share:
     """The memory of one request, and its place once it has `entered`."""
 
     def __init__(self, admission: Admission) -> None:
-        """Start without memory and without a place."""
         self.nbytes = 0
         self.entered = False
         self._admission = admission

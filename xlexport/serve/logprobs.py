@@ -29,7 +29,6 @@ class TokenTexts:
     """The texts of single tokens, each different from all others."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Start with an empty cache."""
         self._tokenizer = tokenizer
         self._cached = lru_cache(LARGEST_CACHE)(self._text)
 

@@ -29,7 +29,6 @@ class Metrics:
     """
 
     def __init__(self, models: Models, admission: Admission, sessions: SessionStore) -> None:
-        """Make the metrics of these bundles and sessions."""
         self.registry = CollectorRegistry()
         self.requests = Counter("xlexport_requests", "Requests answered.", ["route", "status"], registry=self.registry)
         self.refusals = Counter("xlexport_refusals", "Answers of 429.", ["client"], registry=self.registry)

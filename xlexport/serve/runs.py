@@ -23,10 +23,9 @@ LARGE = 20_000  # tokens of an answer that is sent piece by piece
 
 
 class Run:
-    """The jobs of one request, which may take so many seconds together."""
+    """The jobs of one request, which may take so many seconds together; `client` sent it."""
 
     def __init__(self, scheduler: Scheduler, seconds: float, client: str = "") -> None:
-        """Start without jobs; `client` sent the request."""
         self.jobs: list[RequestJob] = []
         self._scheduler = scheduler
         self._owner = Owner(client)
@@ -120,10 +119,9 @@ def json_answer(value: dict[str, Any], n_tokens: int) -> Response:
 
 
 class Pieces(StreamingResponse):
-    """An answer in pieces, which gives back what it holds however it ends: its generator may never start."""
+    """An answer in pieces, which calls `close` however it ends: its generator may never start."""
 
     def __init__(self, pieces: Any, close: Callable[[], object], **options: Any) -> None:
-        """Send `pieces`, then call `close`."""
         super().__init__(pieces, **options)
         self._close = close
 
@@ -139,7 +137,6 @@ class EventStream(Pieces):
     """An answer of server-sent events. An error is an event, because the status has been sent."""
 
     def __init__(self, events: AsyncIterator[dict[str, Any] | str], close: Callable[[], object]) -> None:
-        """Send `events`, as JSON or values of it, then call `close`."""
         super().__init__(_lines(events), close, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 

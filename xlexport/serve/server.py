@@ -121,7 +121,6 @@ class _Connections:
     """
 
     def __init__(self, limits: ServeLimits) -> None:
-        """Start without connections."""
         self._most = _most(limits.connections)
         self._seconds = limits.head_seconds
         self._open: set[Any] = set()  # uvicorn's own, once there was a connection

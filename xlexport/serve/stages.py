@@ -98,7 +98,6 @@ class Batch(Generic[T]):
     """
 
     def __init__(self, engine: Model, evaluation: EvaluationSettings, most: int) -> None:
-        """Start without rows."""
         self.most = most
         self.tenants: list[T | None] = []
         self._engine = engine
