@@ -4,7 +4,7 @@ The defaults of methods that are not abstract suit a model whose memory is a lis
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -77,6 +77,20 @@ class LanguageModel(nn.Module, ABC):
 
     def tie(self) -> None:
         """Let tied names share one parameter again, after tensors were assigned to them."""
+
+    def _initialise(self, std: Callable[[str, Tensor], float]) -> None:
+        """Set norms that change nothing, zero biases, and normal weights with the standard deviation of each."""
+        for name, parameter in self.named_parameters():
+            if parameter.is_meta:
+                continue  # it has no numbers, and drawing them would load torch's compiler: 100 MB
+            if "norm" in name:
+                nn.init.constant_(parameter, float(name.endswith("weight")))
+            elif name.endswith((".bias", "cluster_bias")):
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.normal_(parameter, std=std(name, parameter))
+            if self.store is not None:
+                self.store.release()
 
     @classmethod
     def tied_names(cls, config: Any) -> dict[str, str]:

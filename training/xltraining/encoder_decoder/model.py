@@ -156,24 +156,16 @@ class EncoderDecoder(LanguageModel):
         self.dropout = nn.Dropout(config.dropout)
         self.reversible = True
         """Whether training recomputes activations in the backward pass; the gradients are the same."""
-        self._initialise()
+        self._initialise(self._std)
 
-    def _initialise(self) -> None:
-        """Set normal weights, whose outputs keep the scale of their inputs, and zero biases.
+    def _std(self, name: str, parameter: Tensor) -> float:
+        """Return that of a fresh weight: outputs keep the scale of their inputs.
 
         Maps into the streams shrink with the number of blocks, to keep the scale of the streams.
         """
-        for name, parameter in self.named_parameters():
-            if parameter.is_meta:
-                continue  # it has no numbers, and drawing them would load torch's compiler: 100 MB
-            if "norm" in name:
-                nn.init.constant_(parameter, float(name.endswith("weight")))
-            elif name.endswith(".bias"):
-                nn.init.zeros_(parameter)
-            else:
-                blocks = len(self.encoder if name.startswith("encoder") else self.decoder)
-                into_stream = name.endswith(("output.weight", "outer.weight"))
-                nn.init.normal_(parameter, std=1 / math.sqrt(parameter.shape[1] * (blocks if into_stream else 1)))
+        blocks = len(self.encoder if name.startswith("encoder") else self.decoder)
+        into_stream = name.endswith(("output.weight", "outer.weight"))
+        return 1 / math.sqrt(parameter.shape[1] * (blocks if into_stream else 1))
 
     def embed(self, tokens: Tensor, first: int = 0, table: nn.Embedding | None = None) -> Tensor:
         """Return embeddings (B,S,D) of tokens (B,S) at the positions from `first` on; without a table, of a target."""

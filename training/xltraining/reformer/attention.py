@@ -4,6 +4,7 @@ Axes: B batch, S tokens of the segment, M rows of memory, K = M + S keys, D `d_m
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -149,7 +150,7 @@ class ReformerAttention(nn.Module):
         return rows.detach().narrow(dim, N - keep, keep).clone()
 
 
-class _OwnKeys(ReformerAttention):
+class _OwnKeys(ReformerAttention, ABC):
     """Attention whose queries and keys have projections of their own."""
 
     def __init__(self, config: ReformerConfig) -> None:
@@ -158,54 +159,43 @@ class _OwnKeys(ReformerAttention):
         self.query = nn.Linear(config.d_model, heads, bias=False)
         self.key = nn.Linear(config.d_model, heads, bias=False)
 
-    def _projected(self, normed: Tensor, rows: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B,H,S,h) of the segment, and keys and values (B,H,M+S,h) of memory and segment."""
-        M = context.rows.shape[1]
-        return (
-            self._placed(self._heads(self.query(normed)), context.position) / math.sqrt(self.config.d_head),
-            self._placed(self._heads(self.key(rows)), context.position - M),
-            self._heads(self.value(rows)),
-        )
+    def forward(
+        self, hidden: Tensor, context: Context, forced: Tensor | None = None, known: Tensor | None = None
+    ) -> tuple[Tensor, Attended]:
+        """Return the block's output (B,S,D) from hidden (B,S,D), without buckets."""
+        normed = self.norm(hidden)
+        rows = torch.cat([context.rows, normed], dim=1)
+        query = self._placed(self._heads(self.query(normed)), context.position) / math.sqrt(self.config.d_head)
+        key = self._placed(self._heads(self.key(rows)), context.position - context.rows.shape[1])
+        mixed, count = self._attend(query, key, self._heads(self.value(rows)), context.position)
+        return self._out(mixed), Attended((self._kept(rows, 1, count), None))
+
+    @abstractmethod
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, position: int) -> tuple[Tensor, int]:
+        """Return what queries (B,H,S,h) attend to in memory and segment (B,H,M+S,h), and the number of rows to keep."""
 
 
 class LocalAttention(_OwnKeys):
     """Attention to the query's own chunk and the chunks before it, with separate queries and keys."""
 
-    def forward(
-        self, hidden: Tensor, context: Context, forced: Tensor | None = None, known: Tensor | None = None
-    ) -> tuple[Tensor, Attended]:
-        """Return the block's output (B,S,D) from hidden (B,S,D), without buckets."""
-        config = self.config
-        normed = self.norm(hidden)
-        rows = torch.cat([context.rows, normed], dim=1)
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, position: int) -> tuple[Tensor, int]:
+        chunk, before = self.config.local_chunk_length, self.config.local_chunks_before
         mixed = local_attention(
-            *self._projected(normed, rows, context),
-            position=context.position,
-            chunk=config.local_chunk_length,
-            chunks_before=config.local_chunks_before,
-            dropout=self.dropatt,
+            query, key, value, position=position, chunk=chunk, chunks_before=before, dropout=self.dropatt
         )
-        return self._out(mixed), Attended((self._kept(rows, 1, config.local_rows), None))
+        return mixed, self.config.local_rows
 
 
 class SeparateAttention(_OwnKeys):
     """Full attention of a Transformer: queries and keys of their own, and a token also sees itself."""
 
-    def forward(
-        self, hidden: Tensor, context: Context, forced: Tensor | None = None, known: Tensor | None = None
-    ) -> tuple[Tensor, Attended]:
-        """Return the block's output (B,S,D) from hidden (B,S,D), without buckets."""
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, position: int) -> tuple[Tensor, int]:
         config = self.config
-        normed = self.norm(hidden)
-        rows = torch.cat([context.rows, normed], dim=1)
+        reach = query.shape[2] if config.whole_document else config.mem_len
         mixed = full_attention(
-            *self._projected(normed, rows, context),
-            reach=hidden.shape[1] if config.whole_document else config.mem_len,
-            dropout=self.dropatt,
-            itself=True,
-            chunk=config.full_chunk,
+            query, key, value, reach=reach, dropout=self.dropatt, itself=True, chunk=config.full_chunk
         )
-        return self._out(mixed), Attended((self._kept(rows, 1, config.mem_len), None))
+        return mixed, config.mem_len
 
 
 class SharedAttention(ReformerAttention):

@@ -181,26 +181,16 @@ class Reformer(LanguageModel):
         self.dropout = nn.Dropout(config.dropout)
         self.reversible = True
         """Whether training recomputes activations in the backward pass; the gradients are the same."""
-        self._initialise()
+        self._initialise(self._std)
 
-    def _initialise(self) -> None:
-        """Set normal weights and zero biases; maps into the residual streams shrink with depth, to keep their scale."""
-        for name, parameter in self.named_parameters():
-            if parameter.is_meta:
-                continue  # it has no numbers, and drawing them would load torch's compiler: 100 MB
-            if "norm" in name:
-                nn.init.constant_(parameter, float(name.endswith("weight")))
-            elif name.endswith(".bias"):
-                nn.init.zeros_(parameter)
-            elif name.startswith(("positions.", "word_emb.")) and self.positions.weights:
-                # Differences between positions must not drown in the first updates. In the duplication task, attention
-                # depends on positions alone: with 0.02 it was not learned.
-                nn.init.normal_(parameter, std=_TABLE_STD)
-            else:
-                into_residual = name.endswith(("output.weight", "outer.weight"))
-                nn.init.normal_(parameter, std=_INIT_STD / math.sqrt(2 * self.config.n_layer if into_residual else 1))
-            if self.store is not None:
-                self.store.release()
+    def _std(self, name: str, _parameter: Tensor) -> float:
+        """Return that of a fresh weight; maps into the residual streams shrink with depth, to keep their scale."""
+        if name.startswith(("positions.", "word_emb.")) and self.positions.weights:
+            # Differences between positions must not drown in the first updates. In the duplication task, attention
+            # depends on positions alone: with 0.02 it was not learned.
+            return _TABLE_STD
+        into_residual = name.endswith(("output.weight", "outer.weight"))
+        return _INIT_STD / math.sqrt(2 * self.config.n_layer if into_residual else 1)
 
     def swap_layers(self, store: LayerStore) -> None:
         """Move all layers into a store, from where each comes while it computes.

@@ -77,7 +77,7 @@ class TransformerXL(LanguageModel):
         self.dropinp = make_dropout(config.dropout if config.dropinp is None else config.dropinp, config.variational)
         self.dropemb = WordDropout(config.dropemb, config.n_token)
         self.tie()
-        self._initialise()
+        self._initialise(self._std)
 
     def tie(self) -> None:
         """Let tied names share one parameter: when the model is made, and after tensors were assigned to it."""
@@ -104,18 +104,10 @@ class TransformerXL(LanguageModel):
                     tied[f"layers.{layer}.attention.{bias}"] = f"layers.0.attention.{bias}"
         return tied
 
-    def _initialise(self) -> None:
-        """Set normal weights and zero biases; maps into the residual stream shrink with depth, to keep its scale."""
-        for name, parameter in self.named_parameters():
-            if parameter.is_meta:
-                continue  # it has no numbers, and drawing them would load torch's compiler: 100 MB
-            if "norm" in name:
-                nn.init.constant_(parameter, float(name.endswith("weight")))
-            elif name.endswith((".bias", "cluster_bias")):
-                nn.init.zeros_(parameter)
-            else:
-                into_residual = name.endswith(("output.weight", "outer.weight"))
-                nn.init.normal_(parameter, std=_INIT_STD / math.sqrt(2 * self.config.n_layer if into_residual else 1))
+    def _std(self, name: str, _parameter: Tensor) -> float:
+        """Return that of a fresh weight; maps into the residual stream shrink with depth, to keep its scale."""
+        into_residual = name.endswith(("output.weight", "outer.weight"))
+        return _INIT_STD / math.sqrt(2 * self.config.n_layer if into_residual else 1)
 
     def first_memory(self, batch_size: int) -> list[Tensor]:
         """Return a document's first memory: n_layer tensors (B,0,D), or zeros (B,mem_len,D), by `first_memory`."""
