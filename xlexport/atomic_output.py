@@ -81,7 +81,7 @@ def file(output: Path, check: Callable[[], None] | None = None) -> Iterator[Path
     """
     check = check or (lambda: check_folder(output))
     check()
-    with _named(output), atomic_output.file(output) as temporary:
+    with naming(output, if_named=False), atomic_output.file(output) as temporary:
         yield temporary
         check()
 
@@ -90,14 +90,17 @@ def file(output: Path, check: Callable[[], None] | None = None) -> Iterator[Path
 def folder(output: Path, check: Callable[[], None]) -> Iterator[Path]:
     """Yield a folder to fill, as `file` yields a file to write."""
     check()
-    with _named(output), atomic_output.folder(output) as temporary:
+    with naming(output, if_named=False), atomic_output.folder(output) as temporary:
         yield temporary
         check()
 
 
 @contextlib.contextmanager
-def naming(output: Path) -> Iterator[None]:
-    """Let all system errors in the block name `output` instead of its temporary file.
+def naming(output: Path, if_named: bool = True) -> Iterator[None]:
+    """Let system errors in the block name `output` instead of its temporary file.
+
+    Args:
+        if_named: whether this goes for errors that name a file, too.
 
     Raises:
         OSError: with the name of `output`.
@@ -105,18 +108,7 @@ def naming(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(output)) from error
-
-
-@contextlib.contextmanager
-def _named(output: Path) -> Iterator[None]:
-    """Let a system error that names no file name `output`."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
+        if error.errno is None or (error.filename is not None and not if_named):
             raise
         raise OSError(error.errno, error.strerror, str(output)) from error
 

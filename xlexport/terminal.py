@@ -64,16 +64,12 @@ class Interrupted(click.ClickException):
     exit_code = INTERRUPTED
 
 
-def _be_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    context.meta[QUIET] = value
-
-
 quiet_option = click.option(
     "-q",
     "--quiet",
     is_flag=True,
     expose_value=False,
-    callback=_be_quiet,
+    callback=lambda context, _, value: context.meta.update({QUIET: value}),
     help="Print only errors and warnings on stderr.",
 )
 

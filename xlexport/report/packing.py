@@ -95,32 +95,21 @@ class Packer:
             none = np.zeros(1, np.int64)
             unscored = none + NO_SCORE
             tops = np.zeros((1, self._top), np.int64)
-            self._take(part.first.ends, part.first.ids, unscored, none + 1, unscored, none, tops, tops)
+            self._take(_Columns(part.first.ends, part.first.ids, unscored, none + 1, unscored, none, tops, tops))
         if len(part):
             assert part.rank is not None and part.entropy is not None
             assert part.top_ids is not None and part.top_log_probs is not None
             roots = np.rint(np.exp(part.top_log_probs / 2) * 255)
             listed = np.where(roots > 0, part.top_ids, 0)
             bits = _hundredths(-part.log_probs.astype(np.float64) / LN2)
-            self._take(
-                part.ends, part.tokens, bits, part.rank, _hundredths(part.entropy / LN2), part.context, listed, roots
-            )
+            entropy = _hundredths(part.entropy / LN2)
+            self._take(_Columns(part.ends, part.tokens, bits, part.rank, entropy, part.context, listed, roots))
         yield from self._chunks(CHUNK if part.summary is None else 1)
 
-    def _take(
-        self,
-        ends: Array,
-        ids: Array,
-        bits: Array,
-        rank: Array,
-        entropy: Array,
-        context: Array,
-        top_ids: Array,
-        top_roots: Array,
-    ) -> None:
-        self._is_used[ids] = True
-        self._is_used[top_ids[top_roots > 0]] = True
-        self._waiting.append(_Columns(ends, ids, bits, rank, entropy, context, top_ids, top_roots))
+    def _take(self, columns: _Columns) -> None:
+        self._is_used[columns.ids] = True
+        self._is_used[columns.top_ids[columns.top_roots > 0]] = True
+        self._waiting.append(columns)
 
     def _chunks(self, at_least: int) -> Iterator[Chunk]:
         """Pack the waiting tokens while there are enough of them."""
