@@ -10,7 +10,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,8 @@ def make_app(
     ]
     names = {route.endpoint: route.path for route in routes}
     routes += [Route("/", plain.index), Route("/v1/chat/completions", plain.chat, methods=["GET", "POST"])]
-    return _Frame(Router(routes, lifespan=lifespan), limits, keys, hosts, admission, metrics, names)
+    raw, known = [key.encode() for key in keys], {"localhost", *(host.lower() for host in hosts)}
+    return _Frame(Router(routes, lifespan=lifespan), limits, raw, known, admission, metrics, names)
 
 
 @dataclass(frozen=True)
@@ -162,36 +163,28 @@ class _ModelRoutes:
         return JSONResponse({"prompt": text})
 
 
+@dataclass(frozen=True)
 class _Frame:
-    """The checks around every request: key or host, limits, errors as answers, log and metrics."""
+    """The checks around every request: key or host, limits, errors as answers, log and metrics.
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        limits: ServeLimits,
-        keys: Sequence[str],
-        hosts: Sequence[str],
-        admission: Admission,
-        metrics: Metrics,
-        names: Mapping[Any, str],
-    ) -> None:
-        """Surround `app`. Without `keys`, requests must name one of `hosts`, `localhost` or an IP address.
+    Attributes:
+        hosts: without keys, requests must name one of these or an IP address.
+        names: the route of each endpoint.
+    """
 
-        `names` has the route of each endpoint.
-        """
-        self._app = app
-        self._names = names
-        self._limits = limits
-        self._keys = [key.encode() for key in keys]
-        self._hosts = {"localhost", *(host.lower() for host in hosts)}
-        self._admission = admission
-        self._metrics = metrics
+    app: ASGIApp
+    limits: ServeLimits
+    keys: Sequence[bytes]
+    hosts: Collection[str]
+    admission: Admission
+    metrics: Metrics
+    names: Mapping[Any, str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         scope["app"] = self  # Starlette's routes then raise errors, and leave the answers to this class
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         began, status, nbytes, request_id = time.perf_counter(), 0, 0, uuid.uuid4().hex
 
@@ -203,7 +196,7 @@ class _Frame:
             else:
                 nbytes += len(message.get("body", b""))
             try:
-                async with asyncio.timeout(self._limits.transfer_seconds):
+                async with asyncio.timeout(self.limits.transfer_seconds):
                     if len(message.get("body", b"")) > LARGE and not message.get("more_body"):
                         await send({**message, "more_body": True})
                         message = {"type": message["type"]}  # uvicorn sends it after the client has read the first
@@ -232,8 +225,8 @@ class _Frame:
         finally:
             seconds = time.perf_counter() - began
             status = status or WENT_AWAY
-            route = self._names.get(scope.get("endpoint"), OTHER)
-            self._metrics.answered(route, status, seconds, scope.get("state", {}).get("client", ""))
+            route = self.names.get(scope.get("endpoint"), OTHER)
+            self.metrics.answered(route, status, seconds, scope.get("state", {}).get("client", ""))
             client, _ = scope.get("client") or ("-", 0)
             path = _loggable(scope["path"]) if route == OTHER else route
             request = client, scope["method"], path, status, nbytes, 1000 * seconds, request_id
@@ -241,30 +234,30 @@ class _Frame:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, key = scope["path"], self._key(scope)
-        if self._keys and path not in OPEN and key is None:
+        if self.keys and path not in OPEN and key is None:
             raise ApiError(
                 401, "the API key is missing or wrong; expected Authorization: Bearer KEY.", "invalid_api_key"
             )
         host, origin = (_header(scope, name).decode("latin-1") for name in (b"host", b"origin"))
-        if not self._keys and path not in OPEN and (refused := refusal(host, origin, self._hosts)) is not None:
+        if not self.keys and path not in OPEN and (refused := refusal(host, origin, self.hosts)) is not None:
             raise ApiError(*refused)
         digest = None if key is None else hashlib.sha256(key).hexdigest()[:16]
         address, port = scope.get("client") or ("-", 0)
         scope.setdefault("state", {}).update(owner=digest, client=digest or f"{address}:{port}")
         if path in ALWAYS:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
         else:
-            with self._admission.share() as share:
+            with self.admission.share() as share:
                 if scope["method"] != "POST":  # others take their place when the body is complete
                     share.enter()
                 scope[SHARE] = share
-                await self._app(scope, receive, send)
+                await self.app(scope, receive, send)
 
     def _key(self, scope: Scope) -> bytes | None:
         """Return the key of a request; None if it has none of the server's."""
         kind, _, key = _header(scope, b"authorization").partition(b" ")
         # Every key is compared, in a time that does not depend on where they differ.
-        known = (kind.lower() == b"bearer") & any([hmac.compare_digest(key, own_key) for own_key in self._keys])
+        known = (kind.lower() == b"bearer") & any([hmac.compare_digest(key, own_key) for own_key in self.keys])
         return key if known else None
 
 
