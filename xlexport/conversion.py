@@ -228,8 +228,9 @@ class _Draft:
         exported = open_any_bundle(self.folder, trust=True, threads=options.threads, ops="none")
         self.report = _verify_lengths(source, exported, self.text.ids, options, self.tell, self.progress)
         if self.horizon is not None:
-            seconds = time.monotonic() - self.began
-            self.report = _check_graph(self.horizon, source, exported, self.report, seconds)
+            within = max(self.report.tolerance["log_prob"], 4 * self.report.max_abs_log_prob_diff)
+            self.horizon.check_graph(source.build_model(), exported, within, time.monotonic() - self.began)
+            self.report = replace(self.report, cuts_compared=self.horizon.compared)
             self._write_manifest()
         (self.folder / PARITY_FILE).write_text(json.dumps(self.report.to_dict(), indent=1) + "\n", "utf-8")
         (self.folder / "README.md").write_text(bundle_readme(self.bundle, self.report), "utf-8")
@@ -289,15 +290,6 @@ def _verify(source: SourceCheckpoint, exported: Engine, ids: npt.NDArray[np.int6
         evaluation = options.get("evaluation") or exported.evaluation()
         raise graph_fault(exported, source.build_model(), ids, evaluation, error) from error
     return report
-
-
-def _check_graph(
-    checked: Horizon, source: SourceCheckpoint, exported: Engine, report: ParityReport, seconds: float
-) -> ParityReport:
-    """Check the graph far into a document; return the report with the tokens within which cuts were compared."""
-    within = max(report.tolerance["log_prob"], 4 * report.max_abs_log_prob_diff)
-    checked.check_graph(source.build_model(), exported, within, seconds)
-    return replace(report, cuts_compared=checked.compared)
 
 
 def _limited(bundle: Bundle, checked: Horizon | None, tell: Tell) -> Bundle:

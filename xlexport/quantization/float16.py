@@ -72,16 +72,17 @@ class _Rewriter:
             return FLOAT  # the body of a scan reads it
         if node.op_type in IN_HALF:
             # As in `find_products`, only matrices are rounded, not weights with more axes, such as hash rotations.
-            exact = any(value is not None and _constant(value) and len(value.shape or ()) > 2 for value in node.inputs)
-            return FLOAT if exact else HALF
-        dtypes = {value.dtype for value in node.inputs if value in self.floats and not _constant(value)}
+            constants = (value for value in node.inputs if value is not None and value.is_initializer())
+            return FLOAT if any(len(value.shape or ()) > 2 for value in constants) else HALF
+        dtypes = {value.dtype for value in node.inputs if value in self.floats and not value.is_initializer()}
         return FLOAT if FLOAT in dtypes else HALF
 
     def _as(self, value: ir.Value, dtype: ir.DataType, before: ir.Node) -> ir.Value:
         if value.dtype == dtype:
             return value
         if (value, dtype) not in self.cast:
-            self.cast[value, dtype] = self._half(value) if _constant(value) else self._insert_cast(value, dtype, before)
+            cast = self._half(value) if value.is_initializer() else self._insert_cast(value, dtype, before)
+            self.cast[value, dtype] = cast
         return self.cast[value, dtype]
 
     def _half(self, value: ir.Value) -> ir.Value:
@@ -107,10 +108,6 @@ class _Rewriter:
         cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(dtype), value.shape
         cast.outputs[0].name, value.name = value.name, f"{value.name}.computed"
         self.graph.outputs[self.graph.outputs.index(value)] = cast.outputs[0]
-
-
-def _constant(value: ir.Value) -> bool:
-    return value.is_initializer()
 
 
 def _fits(value: ir.Value | None) -> bool:
