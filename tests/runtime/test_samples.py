@@ -21,9 +21,9 @@ pytestmark = pytest.mark.full
 
 FOLDER = ROOT / "samples"
 SAMPLES = sorted(FOLDER.glob("[0-9]*.py"))
-WITH_PYTORCH = {"01_convert.py", "11_reformer.py"}
+WITH_CONVERT = {"01_convert.py", "11_reformer.py", "13_transformer_xl_in_numpy.py", "14_reformer_in_numpy.py"}
 ALONE = FOLDER / "10_without_the_package.py"
-LIGHT = [sample for sample in SAMPLES if sample.name not in WITH_PYTORCH and sample != ALONE]
+LIGHT = [sample for sample in SAMPLES if sample.name not in WITH_CONVERT and sample != ALONE]
 RUN = """
 import runpy, sys
 del sys.argv[0]
