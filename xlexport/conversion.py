@@ -47,7 +47,7 @@ from xlexport.verification.text import VerificationText, check_verify_text, veri
 from xlruntime import __version__
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, GraphFormat, MemoryEntry
 from xlruntime.bundle_files import read_bundle
-from xlruntime.documents import Tokenizer as TextTokenizer
+from xlruntime.documents import Tokenizer
 from xlruntime.engine import Engine
 from xlruntime.errors import BundleGraphError, OptionError
 from xlruntime.evaluation import EvaluationRules
@@ -163,7 +163,7 @@ class ConversionPlan:
 class _Draft:
     """A bundle in the making, in a folder that is published after the last step of its plan."""
 
-    reader: TextTokenizer
+    reader: Tokenizer
     horizon: Horizon | None
     text: VerificationText
     bundle: Bundle

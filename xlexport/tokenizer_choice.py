@@ -16,7 +16,7 @@ from xlexport.errors import ExportError
 from xlexport.families.transformer_xl.huggingface import VOCABULARIES
 from xlexport.text_cuts import Settled, sentencepiece_rule, settled_rule
 from xlexport.text_ends import TokenNames, find_ends, sentencepiece_names, text_ends_note, tokenizers_names
-from xlruntime.bundle import Tokenizer as TokenizerEntry
+from xlruntime.bundle import TokenizerEntry
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.libraries import TOKENIZER_LIMITS
 from xlruntime.tokenizers.tokenizer_file import read_tokenizer_json

@@ -20,7 +20,7 @@ from xlexport.quantization.gate import gate_text
 from xlexport.terminal import encode_output, print_text
 from xlexport.verification.text import verify_text
 from xlruntime import load
-from xlruntime.bundle import Tokenizer as TokenizerEntry
+from xlruntime.bundle import TokenizerEntry
 from xlruntime.tokenizers import ByteTokenizer
 from xltraining.data.pairs import read_pairs
 from xltraining.data.streams import read_bytes

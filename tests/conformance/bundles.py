@@ -27,7 +27,7 @@ from xlexport.conversion_options import ConversionOptions
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.quantization.options import QuantizeOptions
 from xlexport.quantization.run import quantize
-from xlruntime.bundle import TextToken, Tokenizer
+from xlruntime.bundle import TextToken, TokenizerEntry
 from xlruntime.bundle_files import digest_file
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -144,7 +144,7 @@ def write_bundles(
         digest = digest_file(folder / name / file)
         manifest = json.loads((folder / name / MANIFEST).read_text("utf-8"))
         manifest["files"][file] = {"sha256": digest.sha256, "size": digest.size}
-        size = make_tokenizer(Tokenizer(kind, file), folder / name).vocab_size  # type: ignore[arg-type]
+        size = make_tokenizer(TokenizerEntry(kind, file), folder / name).vocab_size  # type: ignore[arg-type]
         manifest["tokenizer"].update(kind=kind, file=file, size=size)
         _write_manifest(folder / name, manifest)
     for name, (golden_name, change) in CHANGED.items():

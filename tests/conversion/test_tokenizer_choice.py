@@ -18,7 +18,7 @@ from xlexport.errors import CheckpointError, ExportError
 from xlexport.tokenizer_choice import choose_tokenizer, tokenizer_library
 from xlexport.verification.text import verify_ids
 from xlruntime import load as load_bundle
-from xlruntime.bundle import FileDigest, TextToken, Tokenizer
+from xlruntime.bundle import FileDigest, TextToken, TokenizerEntry
 from xlruntime.bundle_files import read_bundle
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
@@ -52,7 +52,7 @@ Write = Callable[[str, str], str]
 
 def test_checkpoint_that_says_bytes() -> None:
     for chosen in (None, "bytes"):
-        assert choose_tokenizer(source_of(256, "bytes"), chosen).spec == Tokenizer("bytes")
+        assert choose_tokenizer(source_of(256, "bytes"), chosen).spec == TokenizerEntry("bytes")
         with pytest.raises(
             ExportError, match=r"1,000 tokens, a byte tokenizer needs 256\. Give --tokenizer with a voc"
         ) as caught:
@@ -65,13 +65,13 @@ def test_checkpoint_that_says_bytes() -> None:
 def test_checkpoint_with_its_own_vocabulary() -> None:
     vocabulary = Vocabulary("words", words(20, "<eos>"), line_end="<eos>")
     choice = choose_tokenizer(source_of(20, vocabulary))
-    assert choice.spec == Tokenizer("vocabulary", "vocabulary.json")
+    assert choice.spec == TokenizerEntry("vocabulary", "vocabulary.json")
     assert Vocabulary.from_json((choice.content or b"").decode(), "it") == vocabulary
     (note,) = choice.notes
     assert note.startswith("Vocabulary of 20 words")
     restyled = choose_tokenizer(source_of(20, vocabulary), vocab_style="ptb")
     assert Vocabulary.from_json((restyled.content or b"").decode(), "it") == replace(vocabulary, lower_case=True)
-    assert choose_tokenizer(source_of(20, vocabulary), "none").spec == Tokenizer("none")
+    assert choose_tokenizer(source_of(20, vocabulary), "none").spec == TokenizerEntry("none")
 
 
 def test_file_in_the_folder_of_the_checkpoint_is_named(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_checkpoint_that_does_not_say_lists_the_choices() -> None:
         choose_tokenizer(source_of(267_735, None))
     with pytest.raises(ExportError, match=r"256 tokens are.*--tokenizer bytes, or --tokenizer none"):
         choose_tokenizer(source_of(256, None))
-    assert choose_tokenizer(source_of(256, None), "bytes").spec == Tokenizer("bytes")
+    assert choose_tokenizer(source_of(256, None), "bytes").spec == TokenizerEntry("bytes")
 
 
 @pytest.mark.parametrize("size", [19, 21])
@@ -161,7 +161,7 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
     choice = choose_tokenizer(source_of(15, None), str(path))
     marks = [TextToken(number, name, "vocabulary") for number, name in ((1, "<s>"), (2, "</s>"))]
     rules: dict[str, Any] = {"settled": "words", "begin": marks[0], "ends": (marks[1],)}
-    expected = Tokenizer("sentencepiece", "tokenizer.model", size=15, **rules)
+    expected = TokenizerEntry("sentencepiece", "tokenizer.model", size=15, **rules)
     assert choice.spec == expected
     assert choice.content == path.read_bytes()
     said = ("Texts may begin with <s> (id 1, vocabulary); end with </s> (id 2, vocabulary).",)
@@ -191,7 +191,7 @@ def test_vocabulary_becomes_part_of_the_bundle(
     Path(path).unlink()
     assert any(line.startswith("Vocabulary of 256 words") for line in told)
     manifest = read_bundle(tmp_path / "bundle")
-    assert manifest.tokenizer == Tokenizer("vocabulary", "vocabulary.json")
+    assert manifest.tokenizer == TokenizerEntry("vocabulary", "vocabulary.json")
     assert manifest.provenance["verified_on"].startswith("the topics of Python ")
     model = load_bundle(tmp_path / "bundle", threads=1)
     assert model.stream().feed("the word7\nTHE\n").tokens.tolist() == [17, 0, 1, 0]
@@ -201,7 +201,7 @@ def bundle_of(vocabulary: Vocabulary) -> Any:
     """Return the part of a manifest that `verify_ids` reads."""
 
     class Manifest:
-        tokenizer = Tokenizer("vocabulary", "vocabulary.json")
+        tokenizer = TokenizerEntry("vocabulary", "vocabulary.json")
         vocab_size = len(vocabulary)
 
     return Manifest()

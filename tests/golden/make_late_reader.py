@@ -14,7 +14,7 @@ import onnx.parser
 
 from xlexport.bundles import digests, fingerprint, requirements, write_manifest
 from xlexport.meanings import meanings_of
-from xlruntime.bundle import Bundle, Choice, Feed, Graph, MemoryEntry, Tensor, Tokenizer
+from xlruntime.bundle import Bundle, Choice, Feed, Graph, MemoryEntry, Tensor, TokenizerEntry
 from xlruntime.evaluation import EvaluationRules
 
 FOLDER = Path(__file__).resolve().parent / "late_reader" / "bundle"
@@ -58,7 +58,7 @@ def main() -> None:
         architecture="late_reader",
         config={},
         vocab_size=10,
-        tokenizer=Tokenizer("none"),
+        tokenizer=TokenizerEntry("none"),
         precision="float32",
         evaluation=EvaluationRules(segment_len=4),
         memory=(MEMORY,),

@@ -23,7 +23,7 @@ from xlexport.families import Form, StepTensor
 from xlexport.families.ring import RingStep
 from xlexport.families.step import FixedSizes, carried_inputs, carried_outputs
 from xlexport.meanings import meanings_of
-from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Feed, MemoryEntry, Tokenizer
+from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Feed, MemoryEntry, TokenizerEntry
 from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
 FOLDER = Path(__file__).resolve().parent / "two_rings" / "bundle"
@@ -99,7 +99,7 @@ def main() -> None:
         architecture="two_rings",
         config={},
         vocab_size=10,
-        tokenizer=Tokenizer("none"),
+        tokenizer=TokenizerEntry("none"),
         precision="float32",
         evaluation=RULES,
         memory=TwoRings.memory,

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from xlexport.bundles import digests, fingerprint, write_manifest
-from xlruntime.bundle import Bundle, Choice, Feed, Graph, Tensor, Tokenizer
+from xlruntime.bundle import Bundle, Choice, Feed, Graph, Tensor, TokenizerEntry
 from xlruntime.evaluation import EvaluationRules
 
 TOKENS = ("batch", "segment")
@@ -73,7 +73,7 @@ def made_bundle(
         architecture="made up",
         config={},
         vocab_size=256,
-        tokenizer=Tokenizer("bytes"),
+        tokenizer=TokenizerEntry("bytes"),
         precision="float32",
         evaluation=EvaluationRules(segment_len=8),
         memory=(),

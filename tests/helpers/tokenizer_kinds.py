@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from xlexport.checkpoints.rwkv_vocabulary import read_rwkv_vocabulary
 from xlexport.text_cuts import sentencepiece_rule, settled_rule
-from xlruntime.bundle import Tokenizer as Entry
+from xlruntime.bundle import TokenizerEntry as Entry
 from xlruntime.documents import Tokenizer
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.libraries import TOKENIZER_LIMITS

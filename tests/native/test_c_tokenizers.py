@@ -61,7 +61,7 @@ class Pair(NamedTuple):
 @pytest.fixture(params=[*range(len(VOCABULARIES)), "bytes", *LONGER], ids=str)
 def pair(request: pytest.FixtureRequest, c_runtime: CRuntime, tmp_path: Path) -> Pair:
     if request.param == "bytes":
-        return Pair(make_tokenizer(bundle.Tokenizer("bytes"), tmp_path), c_runtime.load(golden_bundle(EMPTY)), RAW)
+        return Pair(make_tokenizer(bundle.TokenizerEntry("bytes"), tmp_path), c_runtime.load(golden_bundle(EMPTY)), RAW)
     if request.param in LONGER:
         folder = request.getfixturevalue("kit") / "bundles" / request.param
         parts = [part.encode() for part in PIECES]
@@ -69,7 +69,7 @@ def pair(request: pytest.FixtureRequest, c_runtime: CRuntime, tmp_path: Path) ->
     file = tmp_path / "vocabulary.json"
     file.write_text(VOCABULARIES[request.param].to_json(), "utf-8")
     folder = with_tokenizer(golden_bundle(EMPTY), tmp_path / "bundle", file, kind="vocabulary")
-    return Pair(make_tokenizer(bundle.Tokenizer("vocabulary", file.name), tmp_path), c_runtime.load(folder), RAW)
+    return Pair(make_tokenizer(bundle.TokenizerEntry("vocabulary", file.name), tmp_path), c_runtime.load(folder), RAW)
 
 
 def outcome(attempt: Callable[[], Any]) -> Any:
@@ -160,7 +160,7 @@ def test_lower_case_of_all_characters(c_runtime: CRuntime, tmp_path: Path) -> No
     (tmp_path / "vocabulary.json").write_text(vocabulary.to_json(), "utf-8")
     folder = with_tokenizer(golden_bundle(EMPTY), tmp_path / "b", tmp_path / "vocabulary.json", kind="vocabulary")
     text = " ".join([f"{mark}x" for mark in marks] + [f"x{mark}" for mark in marks])
-    tokenizer = make_tokenizer(bundle.Tokenizer("vocabulary", "vocabulary.json"), tmp_path)
+    tokenizer = make_tokenizer(bundle.TokenizerEntry("vocabulary", "vocabulary.json"), tmp_path)
     assert c_runtime.load(folder).encode(text).tolist() == in_python(tokenizer, text.encode())["ids"]
 
 

@@ -16,7 +16,7 @@ from tests.helpers.tokenizer_kinds import sentence_pieces
 from tests.reliability.target import BrokenPromiseError, InputFile, Target
 from xlexport.commands.inspect import bundle_rows
 from xlruntime import XlruntimeError, load, state
-from xlruntime.bundle import DOMAIN, FIRST_MEMORY_FILE, MANIFEST, Bundle, Tokenizer
+from xlruntime.bundle import DOMAIN, FIRST_MEMORY_FILE, MANIFEST, Bundle, TokenizerEntry
 from xlruntime.errors import BundleError
 from xlruntime.graph_gate import check_graph
 from xlruntime.state import KIND, VERSION
@@ -113,7 +113,7 @@ class _TokenizerFile(Target):
 
     def read(self, raw: bytes) -> object:
         self._file.write(raw)
-        tokenizer = make_tokenizer(Tokenizer(self.kind, "file"), self._folder)
+        tokenizer = make_tokenizer(TokenizerEntry(self.kind, "file"), self._folder)
         for text in (TEXT, "the cat " * 300, "a" * 3000, "  " * 2000):
             tokenizer.decode(tokenizer.encode(text))
         return tokenizer.merges_newlines, tokenizer.unk_id

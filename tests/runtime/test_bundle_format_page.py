@@ -25,7 +25,7 @@ from xlruntime.json_fields import read_fields
 PAGE = (ROOT / "docs/bundle_format.md").read_text("utf-8")
 (EXAMPLE,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
 KINDS = (
-    *(manifest.Requirements, manifest.Tokenizer, manifest.Graph, manifest.Feed, manifest.Tensor),
+    *(manifest.Requirements, manifest.TokenizerEntry, manifest.Graph, manifest.Feed, manifest.Tensor),
     *(manifest.MemoryEntry, manifest.Encoder, manifest.FileDigest, Setting, Ring),
 )
 GOLDENS = sorted(GOLDEN.glob("*/*/bundle.json"))

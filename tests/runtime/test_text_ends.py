@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.tokenizer_kinds import sentence_pieces
 from xlruntime import GrowingText, Model, Sampling, load
-from xlruntime.bundle import TextToken, Tokenizer
+from xlruntime.bundle import TextToken, TokenizerEntry
 from xlruntime.tokenizers import make_tokenizer
 
 GREEDY = Sampling(temperature=0)
@@ -68,7 +68,7 @@ def test_special_tokens_are_shown_when_asked_for(tmp_path: Path) -> None:
     library.decoder = tokenizers.decoders.Fuse()
     library.add_special_tokens(["<|end|>"])
     library.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = make_tokenizer(Tokenizer("tokenizers", "tokenizer.json"), tmp_path)
+    tokenizer = make_tokenizer(TokenizerEntry("tokenizers", "tokenizer.json"), tmp_path)
     ids = [0, 2, 1]
     for special, expected in ((False, "ab"), (True, "a<|end|>b")):
         growing = GrowingText(tokenizer, [], special=special)
@@ -80,6 +80,6 @@ def test_special_tokens_are_shown_when_asked_for(tmp_path: Path) -> None:
 
 def test_prefix_is_the_begin_token_or_else_an_end_token() -> None:
     begin, end = TextToken(1, "<s>", "a file"), TextToken(2, "</s>", "a file")
-    assert Tokenizer("bytes").prefix is None
-    assert Tokenizer("bytes", ends=(end,)).prefix == end
-    assert Tokenizer("bytes", begin=begin, ends=(end,)).prefix == begin
+    assert TokenizerEntry("bytes").prefix is None
+    assert TokenizerEntry("bytes", ends=(end,)).prefix == end
+    assert TokenizerEntry("bytes", begin=begin, ends=(end,)).prefix == begin

@@ -142,14 +142,14 @@ def compare(
         raise click.UsageError(f"{output}: {NO_FORMAT}")
     output_kind = kind or ("jsonl" if output is None else ENDINGS[output.suffix])
     from xlexport.atomic_output import check_file
-    from xlexport.scoring.comparison import Comparison
+    from xlexport.scoring.comparison import PairedComparison
     from xlexport.scoring.documents import table
 
     if output_kind == "parquet":
         require("tables")
     if output is not None:
         check_file(output, force)
-    comparison = Comparison(
+    comparison = PairedComparison(
         table(a), None if b is None else table(b), conditions=conditions, by=by, value=value, items=items, where=where
     )
     summary = comparison.summary()  # before anything is written: the tables may not match

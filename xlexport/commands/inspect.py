@@ -30,7 +30,7 @@ from xlexport.families.options import spellings
 from xlexport.terminal import print_json, print_table
 from xlexport.text_ends import text_ends_note
 from xlruntime import BundleFormatError, Model, Translator
-from xlruntime.bundle import MANIFEST, Bundle, Tokenizer
+from xlruntime.bundle import MANIFEST, Bundle, TokenizerEntry
 from xlruntime.tokenizers import Vocabulary, VocabularyTokenizer, make_tokenizer
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _tokenizer(bundle: Bundle, folder: Path) -> str:
     return f"{bundle.tokenizer.kind}, vocabulary {bundle.vocab_size:,}"
 
 
-def _text_rows(tokenizer: Tokenizer) -> list[tuple[str, str]]:
+def _text_rows(tokenizer: TokenizerEntry) -> list[tuple[str, str]]:
     """Return the row about the tokens that begin and end a text, unless tokens are no marks, as bytes."""
     if tokenizer.begin is None and not tokenizer.ends and tokenizer.kind not in ("tokenizers", "sentencepiece"):
         return []

@@ -18,7 +18,7 @@ import click
 from click.core import ParameterSource
 
 from xlexport.choices import FORMATS, PROTOCOLS
-from xlexport.commands.settings import Setting
+from xlexport.commands.settings import SettingOption
 from xlexport.families import ARCHITECTURES, Option
 from xlexport.families.options import MEM_LEN, SEGMENT_LEN, collected
 from xlruntime import LoadOptions, OptionError
@@ -245,7 +245,7 @@ def _range(kind: Callable[..., Any], option: Option) -> Any:
 
 
 def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorator:
-    """Return the decorator of a declared option; one that is not common is a `Setting`."""
+    """Return the decorator of a declared option; one that is not common is a `SettingOption`."""
     kinds: dict[str, Any] = {
         "integer": _range(click.IntRange, option) or click.INT,
         "number": _range(click.FloatRange, option) or click.FLOAT,
@@ -267,7 +267,7 @@ def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorat
     metavars = {"integer": "INTEGER", "number": "NUMBER", "boolean": "true|false"}
     text, flag = option.help if help is None else help, option.name.replace("_", "-")
     if not option.common:
-        more = {"cls": Setting, **more}
+        more = {"cls": SettingOption, **more}
     names = option.flags or (f"--{flag}",)
     if option.common and option.kind == "boolean":
         if not more.get("is_flag"):
@@ -279,7 +279,7 @@ def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorat
 
 
 def rare(name: str, kind: Kind, help: str, **attributes: Any) -> Decorator:
-    """Return the decorator of a `Setting`; the attributes are those of an `Option`."""
+    """Return the decorator of a `SettingOption`; the attributes are those of an `Option`."""
     return _with_default(Option(name, kind, help, **attributes))
 
 
@@ -403,7 +403,7 @@ checkpoint_options = all_of(
     click.option(
         "--format",
         "checkpoint_format",
-        cls=Setting,
+        cls=SettingOption,
         type=click.Choice(FORMATS),
         help="Format of the checkpoint.  [default: recognized from its content]",
     ),

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from xlexport.terminal import print_text
+from xltraining.messages import renamed
 
-__all__ = ["Setting", "set_options", "settings_of", "statement_settings", "unknown_option"]
+__all__ = ["SettingOption", "set_options", "settings_of", "statement_settings", "unknown_option"]
+
+if not TYPE_CHECKING:  # which would take any name
+    __getattr__ = renamed(__name__, {"Setting": "SettingOption"})
 
 
-class Setting(click.Option):
+class SettingOption(click.Option):
     """A parameter that only `--set` gives.
 
     Args:
@@ -50,13 +54,13 @@ class Setting(click.Option):
 
 def statement_settings(function: Callable[..., Any]) -> Callable[..., Any]:
     """Declare the settings about a model's licence and data."""
-    data = click.option("--data", cls=Setting, metavar="TEXT", help="Data that the model was trained on.")
-    return click.option("--licence", cls=Setting, metavar="TEXT", help="Licence of the model.")(data(function))
+    data = click.option("--data", cls=SettingOption, metavar="TEXT", help="Data that the model was trained on.")
+    return click.option("--licence", cls=SettingOption, metavar="TEXT", help="Licence of the model.")(data(function))
 
 
-def settings_of(command: click.Command) -> list[Setting]:
+def settings_of(command: click.Command) -> list[SettingOption]:
     """Return the settings of a command."""
-    return [parameter for parameter in command.params if isinstance(parameter, Setting)]
+    return [parameter for parameter in command.params if isinstance(parameter, SettingOption)]
 
 
 def set_options() -> list[click.Parameter]:
@@ -108,7 +112,7 @@ def _split(override: str) -> tuple[str, str]:
 def _check_names(ctx: click.Context, parameter: click.Parameter, overrides: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse overrides that are not NAME=VALUE of a setting; one message lists all."""
     names = {setting.setting for setting in settings_of(ctx.command)}
-    options = {str(one.name): one.opts for one in ctx.command.params if not isinstance(one, Setting)}
+    options = {str(one.name): one.opts for one in ctx.command.params if not isinstance(one, SettingOption)}
     problems = []
     for override in overrides:
         name = _split(override)[0]

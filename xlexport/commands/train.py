@@ -14,7 +14,7 @@ import click
 from xlexport.commands.input_options import find_texts
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH, is_given
-from xlexport.commands.settings import Setting, statement_settings
+from xlexport.commands.settings import SettingOption, statement_settings
 from xlexport.commands.signals import acknowledged
 from xlexport.commands.train_settings import (
     MODEL,
@@ -99,7 +99,7 @@ def model_config(
         help="Draw the curves into a .png or .svg file at the end.",
     ),
     click.option(
-        "--tensorboard", cls=Setting, type=PATH, metavar="FOLDER", help="Also write the curves for TensorBoard."
+        "--tensorboard", cls=SettingOption, type=PATH, metavar="FOLDER", help="Also write the curves for TensorBoard."
     ),
 )
 @headed(

@@ -26,7 +26,7 @@ import click
 
 from xlexport.commands.long_help import headed
 from xlexport.commands.options import Decorator, all_of, declared
-from xlexport.commands.settings import Setting
+from xlexport.commands.settings import SettingOption
 from xlruntime.messages import shown
 from xltraining.architectures import FIRST, architecture_names, config_class
 from xltraining.config_fields import Option, options_of
@@ -205,4 +205,4 @@ def check_effect(architecture: str, model: Mapping[str, Any], training: Mapping[
 def _spellings(names: Iterable[str]) -> str:
     parameters = {parameter.name: parameter for parameter in click.get_current_context().command.params}
     named = [parameters[name] for name in names]
-    return ", ".join(one.setting if isinstance(one, Setting) else one.opts[-1] for one in named)
+    return ", ".join(one.setting if isinstance(one, SettingOption) else one.opts[-1] for one in named)

@@ -20,7 +20,7 @@ from xlexport.prepare.counting import SymbolCounts
 from xlexport.scoring.inputs import Input, open_text
 from xlexport.tokenizer_choice import file_kind, settled_of
 from xlruntime import TextError
-from xlruntime.bundle import Tokenizer as TokenizerEntry
+from xlruntime.bundle import TokenizerEntry
 from xlruntime.documents import TextCounts, Tokenizer, text_pieces
 from xlruntime.tokenizers import ByteTokenizer, make_tokenizer, tokenizer_of
 from xlruntime.tokenizers.vocabulary import Vocabulary

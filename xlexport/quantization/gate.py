@@ -17,9 +17,8 @@ from xlexport.errors import QuantizationError
 from xlexport.sample import sample_text, sample_text_name
 from xlexport.scoring.documents import ids_of_words
 from xlexport.verification.text import VerificationText, default_text
-from xlruntime.bundle import Tokenizer
-from xlruntime.documents import Document, check_ids
-from xlruntime.documents import Tokenizer as TextTokenizer
+from xlruntime.bundle import TokenizerEntry
+from xlruntime.documents import Document, Tokenizer, check_ids
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 from xlruntime.translator import Translator
@@ -69,7 +68,7 @@ def _default_tokens(evaluation: EvaluationSettings) -> int:
     return max(USUAL_TOKENS, 0 if evaluation.full_document else 2 * evaluation.capacity())
 
 
-def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = False, pairs: bool = False) -> None:
+def check_texts(tokenizer: TokenizerEntry, texts: Sequence[Path], as_ids: bool = False, pairs: bool = False) -> None:
     """Raise an error for texts that are missing or cannot be read, before any work is done.
 
     Raises:
@@ -91,7 +90,7 @@ def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = Fals
         raise FileNotFoundError(f"{'; '.join(missing)}. Give text files.")
 
 
-def require_default_text(tokenizer: Tokenizer, reader: TextTokenizer) -> VerificationText:
+def require_default_text(tokenizer: TokenizerEntry, reader: Tokenizer) -> VerificationText:
     """Return the default text.
 
     Raises:

@@ -60,7 +60,7 @@ from xlexport.quantization.int8_rings import RINGS, ring_problem
 from xlexport.quantization.options import QuantizeOptions
 from xlexport.quantization.report import QuantizationReport, quantized_readme
 from xlruntime import __version__
-from xlruntime.bundle import ENCODE, FIRST_MEMORY_FILE, Tokenizer
+from xlruntime.bundle import ENCODE, FIRST_MEMORY_FILE, TokenizerEntry
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Ids
 from xlruntime.load_options import LoadOptions
@@ -260,7 +260,7 @@ class _Attempts:
         try:
             bundle = self.exact.bundle
             choices = tuple(one for one in bundle.steps["score"] if one.everywhere and one.max_segment is None)
-            bundle = dataclasses.replace(bundle, tokenizer=Tokenizer("none"), steps={"score": choices})
+            bundle = dataclasses.replace(bundle, tokenizer=TokenizerEntry("none"), steps={"score": choices})
             scoring = (choice.graph for choice in choices)
             purposes = tuple(name for name in (ENCODE, *scoring, "positions") if name in bundle.graphs)
             bundle = write_graphs(

@@ -8,13 +8,17 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xlexport.scoring.rows import Row
 from xlruntime import TextError
 from xlruntime.messages import counted, listed, quoted, shown
+from xltraining.messages import renamed
 
-__all__ = ["Comparison", "Conditions", "Summary", "Table"]
+__all__ = ["Conditions", "PairedComparison", "Summary", "Table"]
+
+if not TYPE_CHECKING:  # which would take any name
+    __getattr__ = renamed(__name__, {"Comparison": "PairedComparison"})
 
 PLACES = (("document",), ("index", "line"), ("word", "region", "text", "token"))  # one column of each, if both have it
 VALUES = ("bits", "surprisal_bits")
@@ -88,7 +92,7 @@ class Summary:
         return asdict(self)
 
 
-class Comparison:
+class PairedComparison:
     """Records that belong together in pairs.
 
     Args:

@@ -30,7 +30,7 @@ __all__ = [
 Kind = Literal["int", "float", "bool", "text"]
 """The type of a column's values."""
 ROWS = 10_000  # of Parquet that are written at a time
-if not TYPE_CHECKING:
+if not TYPE_CHECKING:  # which would take any name
     __getattr__ = renamed(__name__, {"Format": "xlexport.scoring.options.OutputFormat"})
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 Columns = Mapping[str, Any]  # each value is a list, or one value for all records

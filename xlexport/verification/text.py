@@ -14,8 +14,7 @@ import numpy.typing as npt
 from xlexport.errors import ExportError
 from xlexport.sample import sample_text, sample_text_name
 from xlexport.scoring.documents import ids_of_words
-from xlruntime.bundle import Bundle
-from xlruntime.bundle import Tokenizer as TokenizerEntry
+from xlruntime.bundle import Bundle, TokenizerEntry
 from xlruntime.documents import Tokenizer, check_ids
 from xlruntime.errors import OptionError
 from xlruntime.tokenizers.vocabulary import Vocabulary

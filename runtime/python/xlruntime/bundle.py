@@ -31,7 +31,7 @@ from .evaluation import EvaluationRules, EvaluationSettings, FreshMemory, Length
 from .json_fields import OPTIONAL, Pattern, Size, read_fields
 from .limits import Limits, parse_json
 from .messages import listed, named, quoted, shown
-from .tokenizer_entry import TextToken, TokenId, Tokenizer
+from .tokenizer_entry import TextToken, TokenId, TokenizerEntry
 
 __all__ = [
     "DIGEST",
@@ -59,7 +59,7 @@ __all__ = [
     "Setting",
     "Tensor",
     "TextToken",
-    "Tokenizer",
+    "TokenizerEntry",
 ]
 
 FORMAT = 5
@@ -97,7 +97,7 @@ Sha256 = Annotated[str, Pattern("[0-9a-f]{64}", "a SHA-256")]
 Version = Annotated[str, Pattern(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", "a version such as 1.24.1")]
 Layout = Literal["ring", "window", "state"]
 GraphFormat = Literal["onnx", "torchscript", "exported-program", "executorch"]
-Format = GraphFormat  # its name before this version
+Format, Tokenizer = GraphFormat, TokenizerEntry  # their names before this version
 FeedKind = Literal[
     "tokens",
     "targets",
@@ -311,7 +311,7 @@ class Manifest:
     format: Annotated[int, range(FORMAT, FORMAT + 1)]
     requires: Requirements
     model: _Model
-    tokenizer: Tokenizer
+    tokenizer: TokenizerEntry
     document: _Document
     settings: Mapping[str, Setting]
     rings: Mapping[str, Ring]
@@ -349,7 +349,7 @@ class Bundle:
     config: Mapping[str, Any]
     vocab_size: int
     precision: str
-    tokenizer: Tokenizer
+    tokenizer: TokenizerEntry
     evaluation: EvaluationRules
     memory: tuple[MemoryEntry, ...]
     graphs: Mapping[str, Graph]

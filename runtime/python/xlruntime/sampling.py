@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .documents import Ids, check_length, encode
 from .errors import OptionError, TextError, XlruntimeError
-from .tokenizer_entry import Tokenizer as TokenizerEntry
+from .tokenizer_entry import TokenizerEntry
 
 if TYPE_CHECKING:
     from .engine import Engine

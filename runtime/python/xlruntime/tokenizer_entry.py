@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from .json_fields import OPTIONAL, Size
 from .messages import named
 
-__all__ = ["TextToken", "TokenId", "Tokenizer"]
+__all__ = ["TextToken", "TokenId", "TokenizerEntry"]
 
 TokenId = Annotated[int, range(2**31)]
 
@@ -23,7 +23,7 @@ class TextToken:
 
 
 @dataclass(frozen=True)
-class Tokenizer:
+class TokenizerEntry:
     """The tokenizer of a bundle.
 
     Its kind is `bytes` (id = byte + first_id), `none` (ids only), or one with a file: `vocabulary` (see `Vocabulary`),

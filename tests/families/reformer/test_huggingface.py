@@ -20,7 +20,7 @@ from xlexport.errors import MissingAnswerError
 from xlexport.families.reformer import huggingface
 from xlexport.formats import load
 from xlexport.tokenizer_choice import choose_tokenizer
-from xlruntime.bundle import TextToken, Tokenizer
+from xlruntime.bundle import TextToken, TokenizerEntry
 from xltraining.reformer.lsh import draw_rotations
 
 ENWIK8 = {  # google/reformer-enwik8's config.json
@@ -110,7 +110,7 @@ def test_shapes_of_the_published_models(name: str, tmp_path: Path, monkeypatch: 
     assert source.config["max_positions"] == settings["max_position_embeddings"]
     assert source.config["n_buckets"] == ([512] if name == "enwik8" else [64, 128])
     if name == "enwik8":
-        assert choose_tokenizer(source).spec == Tokenizer("bytes", first_id=2)
+        assert choose_tokenizer(source).spec == TokenizerEntry("bytes", first_id=2)
         assert any("bytes + 2" in note for note in source.notes)
 
 
@@ -266,7 +266,7 @@ def test_sentencepiece_model_in_the_folder(tmp_path: Path) -> None:
     assert (choice.spec.kind, choice.spec.file) == ("sentencepiece", "tokenizer.model")
     assert choice.spec.ends == (TextToken(2, "</s>", "generation_config.json"),)
     assert choice.content == (folder / "spiece.model").read_bytes()
-    ids_only = Tokenizer("none", ends=(TextToken(2, "2", "generation_config.json"),))
+    ids_only = TokenizerEntry("none", ends=(TextToken(2, "2", "generation_config.json"),))
     assert choose_tokenizer(source, "none").spec == ids_only
 
 
@@ -274,7 +274,7 @@ def test_sentencepiece_model_in_the_folder(tmp_path: Path) -> None:
 def test_bytes(n_token: int, first_id: int, tmp_path: Path) -> None:
     source = load(make(vocab_size=n_token).save(tmp_path / "reformer"))
     assert source.tokenizer == ("bytes" if n_token == 258 else None)
-    assert choose_tokenizer(source, "bytes").spec == Tokenizer("bytes", first_id=first_id)
+    assert choose_tokenizer(source, "bytes").spec == TokenizerEntry("bytes", first_id=first_id)
 
 
 # Refusals.

@@ -21,8 +21,8 @@ __all__ = ["NAME", "is_config", "read", "read_as"]
 
 NAME = "huggingface"
 FAMILIES = {  # by `model_type`: a module of `xlexport.families.recurrent`, and its class, next to that of its sizes
-    "mamba": ("mamba", "Mamba"),
-    "falcon_mamba": ("mamba", "Mamba"),
+    "mamba": ("mamba", "Mamba1"),
+    "falcon_mamba": ("mamba", "Mamba1"),
     "mamba2": ("mamba2", "Mamba2"),
     "rwkv": ("rwkv4", "RWKV4"),
 }

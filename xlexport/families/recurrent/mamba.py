@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +14,12 @@ from torch import Tensor, nn
 from xlexport.families.recurrent.config_values import ConfigValues
 from xlexport.families.recurrent.state_space import StateSpaceModel, StateSpaceSizes, convolution
 from xlexport.families.scan import Chunks, scan
+from xltraining.messages import renamed
 
-__all__ = ["Mamba", "MambaSizes"]
+__all__ = ["Mamba1", "MambaSizes"]
+
+if not TYPE_CHECKING:  # which would take any name
+    __getattr__ = renamed(__name__, {"Mamba": "Mamba1"})
 
 FALCON = "falcon_mamba"
 
@@ -97,7 +101,7 @@ class _MambaMixer(nn.Module):
         return self.out_proj(y * F.silu(gate)), conv, ssm
 
 
-class Mamba(StateSpaceModel):
+class Mamba1(StateSpaceModel):
     """Mamba or Falcon-Mamba. Its state has the inputs `conv` (L, K - 1, d_inner) and `ssm` (L, d_state, d_inner)."""
 
     mixer = _MambaMixer

@@ -112,7 +112,7 @@ class NoTokenizer(Tokenizer):
         )
 
 
-def make_tokenizer(tokenizer: bundle.Tokenizer, folder: Path, limits: Limits = TOKENIZER_LIMITS) -> Tokenizer:
+def make_tokenizer(tokenizer: bundle.TokenizerEntry, folder: Path, limits: Limits = TOKENIZER_LIMITS) -> Tokenizer:
     """Return the declared tokenizer of a bundle in `folder`; its file is read within `limits`.
 
     Raises:
