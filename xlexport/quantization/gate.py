@@ -43,7 +43,7 @@ USUAL_TOKENS = 16_384
 LONGEST_DOCUMENT = 4097  # tokens, if each document is one step
 
 # Times the bits of the held-out text. Pieces of 16,384 tokens of a sample's own held-out text have at most 1.05. At
-# 1.36 a cost of 0.005 bits looked like a gain; at 1.53 it was 0.008, not 0.011 (`docs/quantization.md`).
+# 1.36 a cost of 0.005 bits looked like a gain; at 1.53 it was 0.008, not 0.011.
 STRANGE = 1.25
 
 LogProbs = npt.NDArray[np.float32]
