@@ -46,7 +46,7 @@ def tokens_of(checkpoint: Checkpoint, text: bytes) -> Tensor:
 def test_samples_are_small_and_described() -> None:
     """Read them, too: the names of their weights are the format of checkpoints."""
     assert BITS_OF_PROSE.keys() == set(NAMES)
-    page = TRAINING.joinpath("README.md").read_text("utf-8")
+    page = SAMPLES.joinpath("README.md").read_text("utf-8")
     for name in NAMES:
         content = (SAMPLES / name / "checkpoint.pt").read_bytes()
         assert len(content) < LARGEST and sample(name).state_dict
