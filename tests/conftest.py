@@ -18,6 +18,8 @@ from xlexport.extras import disable_telemetry
 
 # No line of progress, which a busy machine would add to the output that tests compare; also in other processes.
 os.environ["XLEXPORT_PROGRESS_SECONDS"] = "inf"
+# One thread here and in other processes: small models gain nothing from more, and lose much if processes share cores.
+os.environ["OMP_NUM_THREADS"] = "1"
 disable_telemetry()
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.fixtures import one_thread
 from xlexport.checkpoints import safe_pickle
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.helpers.fixtures import one_thread, reuse_graphs
+from tests.helpers.fixtures import reuse_graphs
 from tests.helpers.invoking import (
     bundle,
     call,

@@ -94,7 +94,7 @@ def test_data_are_utf8_whatever_the_code_page(
     command: Callable[..., list[str]],
 ) -> None:
     given = () if name == "inspect" else (*options, both[0])
-    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     done = subprocess.run(command(name, bundle, *given), capture_output=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     text = done.stdout.decode("utf-8")

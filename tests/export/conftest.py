@@ -3,4 +3,3 @@
 from __future__ import annotations
 
 from tests.helpers.bundles import band, bytes_bundle, chunk, fixed_bundle, ids_bundle, paper
-from tests.helpers.fixtures import one_thread

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from tests.helpers.fixtures import one_thread, quiet_transformers
+from tests.helpers.fixtures import quiet_transformers

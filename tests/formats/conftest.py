@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from tests.helpers.fixtures import one_thread, quiet_transformers
+from tests.helpers.fixtures import quiet_transformers
 from tests.helpers.invoking import Invoke, invoke
 
 

@@ -5,25 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import torch
 
 import xlexport.conversion
 from xlexport.families import Step
 from xlexport.families.step import StepGraphs
 from xlruntime.bundle_files import read_bundle
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Use one thread: small models gain nothing from more, and lose much if other processes need the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.figures import FIGURES
-from tests.helpers.fixtures import one_thread, quiet_transformers
+from tests.helpers.fixtures import quiet_transformers
 from tests.oracles.comparison import Figures
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.browser import Browser, open_browser
-from tests.helpers.fixtures import one_thread, reuse_graphs
+from tests.helpers.fixtures import reuse_graphs
 from tests.helpers.invoking import bundle, checkpoint, invoke, prose, reuse_export
 from tests.report.report_pages import GOLDEN, HOSTILE
 from xlexport.report.document_page import write_report

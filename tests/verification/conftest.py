@@ -3,5 +3,4 @@
 from __future__ import annotations
 
 from tests.helpers.bundles import band, bytes_bundle, chunk, ids_bundle, paper
-from tests.helpers.fixtures import one_thread
 from tests.helpers.tiny import make_model
