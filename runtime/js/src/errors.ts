@@ -1,26 +1,6 @@
 /**
  * Errors of the package, one class for each code of docs/bundle_format.md, with the names of Python's `xlruntime`.
  *
- *     XlruntimeError                    runtime
- *     ├── BundleError                   base of all problems of a bundle
- *     │   ├── BundleNotFoundError       bundle_not_found
- *     │   ├── BundleFormatError         bundle_format
- *     │   ├── BundleDamagedError        bundle_damaged
- *     │   ├── BundleMismatchError       bundle_mismatch
- *     │   └── BundleGraphError          bundle_graph
- *     ├── StateError                    base of all problems of a saved stream
- *     │   ├── StateDamagedError         state_damaged
- *     │   └── StateMismatchError        state_mismatch
- *     ├── OptionError                   option
- *     ├── TokenError                    token
- *     ├── TextError                     text
- *     │   └── TooLongError              too_long
- *     ├── VocabularyError               vocabulary
- *     ├── ArgumentError                 argument
- *     ├── ProviderError                 provider
- *     ├── FileError                     file
- *     └── OutOfMemoryError              memory
- *
  * Every message is one line: the place, the problem, the expected and found values, and a hint if there is one.
  * Characters that a terminal cannot show are escaped, and the middle of a long message or hint is left out.
  */
