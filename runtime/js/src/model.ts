@@ -122,9 +122,8 @@ export class Model extends Engine {
     documents: Documents,
     { top = null, bos = null, ...settings }: ScoreOptions & { top?: number | null } = {},
   ): AsyncGenerator<TokenScores> {
-    const { Scorer, several } = await import("./scorer.js"); // streams do without it
-    const scorer = new Scorer(this, this.evaluation(settings), top, bos);
-    yield* scorer.tokens(several(documents, "scoreTokens"));
+    const { scoreDocuments, several } = await import("./scorer.js"); // streams do without it
+    yield* scoreDocuments(this, this.evaluation(settings), several(documents, "scoreTokens"), top, bos);
   }
 
   /** Continue `prompt`: yield up to `maxTokens` token ids as they are drawn; see `Stream.generate`. */

@@ -6,135 +6,118 @@ import type { Memory } from "./memory.js";
 import { counted, shown } from "./messages.js";
 import type { Engine } from "./engine.js";
 import { asDocument, isText, TokenReader, type Document, type Documents, type DocumentSource } from "./documents.js";
-import { detailOf, noDetail, numbersOf, Sum, totalScore, warningNotFinite, type TokenScores } from "./scores.js";
+import {
+  detailOf,
+  noDetail,
+  numbersOf,
+  Sum,
+  totalScore,
+  warningNotFinite,
+  type DocumentScore,
+  type TokenScores,
+} from "./scores.js";
 
-/** A scorer of documents; each has its own memory. */
-export class Scorer {
-  readonly #purpose: "score" | "detail";
-  readonly #longestStep: number;
-
-  /**
-   * @param top - number of likeliest tokens to list, with rank and entropy; null: none, and no rank.
-   * @param bos - id of a token that the model reads before each document, so that its first token has a score, too;
-   *     null: the begin token before a text, if the tokenizer's own rule puts it there; false: none.
-   */
-  constructor(
-    private readonly engine: Engine,
-    private readonly evaluation: EvaluationSettings,
-    private readonly top: number | null,
-    private readonly bos: number | false | null,
-  ) {
-    if (typeof bos === "number" && !(Number.isInteger(bos) && bos >= 0 && bos < engine.bundle.model.vocab_size)) {
-      throw new OptionError(`bos is ${bos}, expected 0 to ${engine.bundle.model.vocab_size - 1}.`);
-    }
-    this.#purpose = top === null ? "score" : "detail";
-    this.#longestStep = engine.longestStep(this.#purpose, evaluation.segmentLen);
+/**
+ * Yield the scores of every document's tokens, step by step; each document has its own memory.
+ *
+ * @param top - number of likeliest tokens to list, with rank and entropy; null: none, and no rank.
+ * @param bos - id of a token that the model reads before each document, so that its first token has a score, too;
+ *     null: the begin token before a text, if the tokenizer's own rule puts it there; false: none.
+ */
+export async function* scoreDocuments(
+  engine: Engine,
+  evaluation: EvaluationSettings,
+  documents: Documents,
+  top: number | null,
+  bos: number | false | null,
+): AsyncGenerator<TokenScores> {
+  const { vocab_size: vocabSize } = engine.bundle.model;
+  if (typeof bos === "number" && !(Number.isInteger(bos) && bos >= 0 && bos < vocabSize)) {
+    throw new OptionError(`bos is ${bos}, expected 0 to ${vocabSize - 1}.`);
   }
-
-  /** Yield the scores of every document's tokens, step by step. */
-  async *tokens(documents: Documents): AsyncGenerator<TokenScores> {
-    if (this.top !== null) await this.engine.checkTop(this.top);
-    let number = 0;
-    for await (const given of documents as AsyncIterable<DocumentSource | Document>) {
-      const document = asDocument(given, number);
-      const reader = new TokenReader(document, this.engine.tokenizer, this.engine.bundle.model.vocab_size);
-      const memory = await this.engine.newMemory(this.evaluation);
-      try {
-        const { adds_begin: addsBegin, begin } = this.engine.bundle.tokenizer;
-        const own = addsBegin && isText(document.source) ? (begin?.id ?? null) : null;
-        const bos = this.bos === false ? null : (this.bos ?? own);
-        yield* this.#document(document.name, number, bos, reader, memory);
-      } finally {
-        memory.release();
-        await reader.close();
+  if (top !== null) await engine.checkTop(top);
+  let number = 0;
+  for await (const given of documents as AsyncIterable<DocumentSource | Document>) {
+    const document = asDocument(given, number);
+    const reader = new TokenReader(document, engine.tokenizer, vocabSize);
+    const memory = await engine.newMemory(evaluation);
+    try {
+      const { adds_begin: addsBegin, begin } = engine.bundle.tokenizer;
+      const own = addsBegin && isText(document.source) ? (begin?.id ?? null) : null;
+      const before = bos === false ? null : (bos ?? own);
+      for await (const scores of scoreDocument(engine, memory, reader, document.name, before, top)) {
+        yield { document: document.name, number, ...scores };
       }
-      number += 1;
+    } finally {
+      memory.release();
+      await reader.close();
     }
+    number += 1;
   }
+}
 
-  async *#document(
-    name: string,
-    number: number,
-    bos: number | null,
-    reader: TokenReader,
-    memory: Memory,
-  ): AsyncGenerator<TokenScores> {
-    const { bidirectional } = this.evaluation.document;
-    const longest = this.evaluation.longestDocument;
-    let held = bos;
-    const before = held === null ? 0 : 1;
-    if (longest !== null && !this.evaluation.restart && (await reader.has(longest + 1 - before))) {
-      this.#refuseLonger(name, bos !== null);
-    }
-    let position = 0; // index of the next target
-    let first: number | null = null;
-    if (held === null) {
-      const ids = (await reader.take(1)).ids;
-      held = first = ids[0] ?? null;
-      position = ids.length;
-    }
-    const nats = new Sum();
-    let warned = false;
-    const part = (scored: Partial<TokenScores>, ended: boolean): TokenScores => {
-      const summary = ended
-        ? totalScore(name, reader.counts, position, before ? 0 : 1, nats.value, this.evaluation)
-        : null;
-      const none = { index: [], tokens: [], starts: [], ends: [], logProbs: new Float32Array(0), context: [] };
-      const scores = {
-        document: name,
-        number,
-        ...none,
-        ...(this.top === null ? {} : noDetail()),
-        ...scored,
-        summary,
-        first,
-      };
-      first = null;
-      return scores;
-    };
-    if (held === null || !(await reader.has(1))) {
-      yield part({}, true);
-      return;
-    }
-    for (let ended = false; !ended;) {
-      if (memory.room === 0) {
-        this.#refuseLonger(name, bos !== null);
-        memory.restart();
-      }
-      const most = Math.min(this.#longestStep, memory.room);
-      const piece = await reader.take(most);
-      if (bidirectional && piece.ids.length === most) this.#refuseLonger(name, bos !== null);
-      const targets = piece.ids.slice();
-      const tokens = [held, ...piece.ids.slice(0, -1)];
-      held = piece.ids.at(-1) as number;
-      if (bidirectional && most > targets.length) {
-        tokens.push(held); // its prediction is dropped
-        targets.push(0);
-      }
-      const context = memory.context(tokens.length).slice(0, piece.ids.length);
-      const outputs = await this.engine.step(this.#purpose, memory, tokens, targets);
-      const all = numbersOf(outputs, "log_prob", "float32", tokens.length);
-      if (!all.every(Number.isFinite)) {
-        memory.restart(true);
-        if (!warned) this.engine.warn(warningNotFinite(name, position + piece.ids.length));
-        warned = true;
-      }
-      const logProbs = all.slice(0, piece.ids.length);
-      for (const logProb of logProbs) nats.add(-logProb);
-      const index = piece.ids.map((_, at) => position + at);
-      position += piece.ids.length;
-      ended = !(await reader.has(1));
-      const detail = this.top === null ? {} : detailOf(outputs, piece.ids.length, this.top);
-      const { starts, ends } = piece;
-      yield part({ index, tokens: piece.ids, starts, ends, logProbs, context, ...detail }, ended);
-    }
-  }
-
+async function* scoreDocument(
+  engine: Engine,
+  memory: Memory,
+  reader: TokenReader,
+  name: string,
+  bos: number | null,
+  top: number | null,
+): AsyncGenerator<Omit<TokenScores, "document" | "number">> {
+  const { evaluation } = memory.plan;
+  const { bidirectional } = evaluation.document;
+  const [longest, unscored] = [evaluation.longestDocument, bos === null ? 1 : 0];
   /** Raise TooLongError for a document with more tokens than can be scored, unless it may restart. */
-  #refuseLonger(name: string, hasBos: boolean): void {
-    const longest = this.evaluation.longestDocument ?? 0;
-    const withBos = hasBos ? " with the one before it" : "";
-    this.evaluation.checkLength(longest + 1, name, `more than ${counted(longest)} tokens${withBos}`);
+  const refuseLonger = (): void => {
+    const withBos = bos === null ? "" : " with the one before it";
+    evaluation.checkLength((longest ?? 0) + 1, name, `more than ${counted(longest ?? 0)} tokens${withBos}`);
+  };
+  if (longest !== null && !evaluation.restart && (await reader.has(longest + unscored))) refuseLonger();
+  let first = bos === null ? ((await reader.take(1)).ids[0] ?? null) : null; // until it is shown
+  let held = bos ?? first;
+  let position = first === null ? 0 : 1; // index of the next target
+  const nats = new Sum();
+  const total = (): DocumentScore => totalScore(name, reader.counts, position, unscored, nats.value, evaluation);
+  if (held === null || !(await reader.has(1))) {
+    const none = { index: [], tokens: [], starts: [], ends: [], logProbs: new Float32Array(0), context: [] };
+    yield { ...none, ...(top === null ? {} : noDetail()), summary: total(), first };
+    return;
+  }
+  const purpose = top === null ? "score" : "detail";
+  const longestStep = engine.longestStep(purpose, evaluation.segmentLen);
+  let warned = false;
+  for (let ended = false; !ended;) {
+    if (memory.room === 0) {
+      refuseLonger();
+      memory.restart();
+    }
+    const most = Math.min(longestStep, memory.room);
+    const { ids, starts, ends } = await reader.take(most);
+    if (bidirectional && ids.length === most) refuseLonger();
+    const targets = ids.slice();
+    const tokens = [held, ...ids.slice(0, -1)];
+    held = ids.at(-1) as number;
+    if (bidirectional && most > targets.length) {
+      tokens.push(held); // its prediction is dropped
+      targets.push(0);
+    }
+    const context = memory.context(tokens.length).slice(0, ids.length);
+    const outputs = await engine.step(purpose, memory, tokens, targets);
+    const all = numbersOf(outputs, "log_prob", "float32", tokens.length);
+    if (!all.every(Number.isFinite)) {
+      memory.restart(true);
+      if (!warned) engine.warn(warningNotFinite(name, position + ids.length));
+      warned = true;
+    }
+    const logProbs = all.slice(0, ids.length);
+    for (const logProb of logProbs) nats.add(-logProb);
+    const index = ids.map((_, at) => position + at);
+    position += ids.length;
+    ended = !(await reader.has(1));
+    const more = top === null ? {} : detailOf(outputs, ids.length, top);
+    const summary = ended ? total() : null;
+    yield { index, tokens: ids, starts, ends, logProbs, context, ...more, summary, first };
+    first = null;
   }
 }
 
