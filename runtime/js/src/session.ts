@@ -12,21 +12,14 @@ const LACKING = /(?:Provider type for|implementation for) (\w+)\S* node with nam
 
 /** A graph that can run. */
 export class Session {
-  readonly graph: Graph;
-  readonly #place: string;
-  readonly #vocabSize: number;
-
   private constructor(
-    name: string,
-    files: BundleFiles,
+    readonly graph: Graph,
+    private readonly place: string,
+    private readonly vocabSize: number,
     private readonly runtime: Runtime,
     private readonly session: OrtSession,
     private readonly outputs: readonly string[],
-  ) {
-    this.graph = files.bundle.graphs[name] as Graph;
-    this.#place = files.place(this.graph.file);
-    this.#vocabSize = files.bundle.model.vocab_size;
-  }
+  ) {}
 
   /**
    * Open the graph `name`. Memories and constants that it returns stay on the device.
@@ -66,7 +59,7 @@ export class Session {
     if (wrong.length) {
       throw new BundleGraphError(`${place}: bundle.json has other inputs or outputs (${listed(wrong)}).`, AGAIN);
     }
-    return new Session(name, files, runtime, session, outputs);
+    return new Session(graph, place, files.bundle.model.vocab_size, runtime, session, outputs);
   }
 
   /**
@@ -80,7 +73,7 @@ export class Session {
     try {
       results = await this.runtime.run(this.session, feeds, this.outputs);
     } catch (error) {
-      throw failure(error, `${this.#place}: ONNX Runtime cannot run it`, this.runtime.device);
+      throw failure(error, `${this.place}: ONNX Runtime cannot run it`, this.runtime.device);
     }
     for (const name of Object.keys(this.graph.outputs)) this.#check(name, results[name] as OrtTensor, S);
     return results;
@@ -94,14 +87,14 @@ export class Session {
     const expected = shape.map((axis, index) => (typeof axis === "number" ? axis : (sizes[axis] ?? dims[index])));
     const [is, was] = [`${type} (${dims.join(", ")})`, `${dtype} (${expected.join(", ")})`];
     if (is !== was) {
-      throw new BundleGraphError(`${this.#place}: output ${escaped(name)} is ${is}, expected ${was}.`, AGAIN);
+      throw new BundleGraphError(`${this.place}: output ${escaped(name)} is ${is}, expected ${was}.`, AGAIN);
     }
     const least = { rank: 1, top_ids: 0 }[name];
     if (least === undefined) return;
-    const most = least + this.#vocabSize - 1;
+    const most = least + this.vocabSize - 1;
     const wrong = (tensor.data as BigInt64Array).find((value) => value < least || value > most);
     if (wrong === undefined) return;
-    throw new BundleGraphError(`${this.#place}: output ${name} has ${wrong}, expected ${least} to ${most}.`, AGAIN);
+    throw new BundleGraphError(`${this.place}: output ${name} has ${wrong}, expected ${least} to ${most}.`, AGAIN);
   }
 
   /** Close the graph and free its memory. */
