@@ -16,25 +16,16 @@ const WITHOUT_TEXT = "3"; // a version that held no text
 const LARGEST_COUNT = 2 ** 52; // tokens: exact in any runtime, also after more of them
 const HINT = "Save the stream again with Stream.save.";
 
-/** The counters of a stream; names are those of the file. */
-export interface Counters {
-  readonly capacity: number;
-  readonly offset: number;
-  readonly length: number;
-  readonly history: number;
-  readonly pending: number | null;
-  readonly position: number;
-}
-
 /** A saved stream. */
-export interface State {
-  readonly evaluation: EvaluationSettings;
-  readonly counters: Counters;
-  readonly tensors: ReadonlyMap<string, HostTensor>;
-  /** Bytes of text that have no tokens yet, and whether text came before them. */
-  readonly held: Uint8Array;
-  readonly begun: boolean;
-}
+type State = {
+  evaluation: EvaluationSettings;
+  counters: Counters;
+  tensors: ReadonlyMap<string, HostTensor>;
+  held: Uint8Array; // bytes of text that have no tokens yet
+  begun: boolean; // whether text came before them
+};
+/** The counters of a stream; names are those of the file. */
+type Counters = Record<"capacity" | "offset" | "length" | "history" | "position", number> & { pending: number | null };
 
 /** Return the content of a state's file. */
 export async function writeState(
@@ -161,15 +152,9 @@ function evaluationOf(bundle: Bundle, metadata: Record<string, string>, name: st
 }
 
 function countersOf(metadata: Readonly<Record<string, string>>): Counters {
-  const number = (name: string): number => numberOf(metadata[name]);
-  return {
-    capacity: number("capacity"),
-    offset: number("offset"),
-    length: number("length"),
-    history: number("history"),
-    pending: metadata["pending"] === "" ? null : number("pending"),
-    position: number("position"),
-  };
+  const names = ["capacity", "offset", "length", "history", "pending", "position"];
+  const counters = Object.fromEntries(names.map((name) => [name, numberOf(metadata[name])])) as Counters;
+  return metadata["pending"] === "" ? { ...counters, pending: null } : counters;
 }
 
 /** Return the number of a decimal text; NaN for any other text. */
