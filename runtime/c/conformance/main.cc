@@ -110,36 +110,30 @@ int run(const Options& options) {
 
 // Return whether the arguments are right.
 bool read_arguments(int count, char** arguments, Options& options) {
+  std::string within = "1e-4", states, keep;  // nats: other processors and versions of ONNX Runtime round otherwise
+  const std::map<std::string, std::string*> texts = {{"--only", &options.only},
+                                                     {"--within", &within},
+                                                     {"--states", &states},
+                                                     {"--keep", &keep},
+                                                     {"--onnxruntime", &options.onnxruntime}};
   for (int i = 1; i < count; ++i) {
-    const std::string name = arguments[i];
-    const char* value = i + 1 < count ? arguments[i + 1] : nullptr;
-    if (name == "--no-kernels") {
+    const std::string argument = arguments[i];
+    const auto text = texts.find(argument);
+    if (argument == "--no-kernels") {
       options.kernels = false;
-      continue;
-    }
-    if (name.rfind("--", 0) != 0 && options.kit.empty()) {
-      options.kit = name;
-      continue;
-    }
-    if (value == nullptr) return false;
-    ++i;
-    if (name == "--only") {
-      options.only = value;
-    } else if (name == "--within") {
-      char* end = nullptr;
-      options.within = std::strtod(value, &end);
-      if (*end != '\0' || end == value) return false;
-    } else if (name == "--states") {
-      options.states = value;
-    } else if (name == "--keep") {
-      options.keep = value;
-    } else if (name == "--onnxruntime") {
-      options.onnxruntime = value;
+    } else if (text != texts.end() && i + 1 < count) {
+      *text->second = arguments[++i];
+    } else if (argument.rfind("--", 0) != 0 && options.kit.empty()) {
+      options.kit = argument;
     } else {
       return false;
     }
   }
-  return !options.kit.empty();
+  char* end = nullptr;
+  options.within = std::strtod(within.c_str(), &end);
+  options.states = states;
+  options.keep = keep;
+  return !within.empty() && *end == '\0' && !options.kit.empty();
 }
 
 }  // namespace

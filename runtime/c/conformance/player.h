@@ -34,7 +34,7 @@ struct NotTried {
 struct Options {
   std::filesystem::path kit, states, keep;
   std::string only, onnxruntime;
-  double within = 1e-4;  // nats: other processors and versions of ONNX Runtime round otherwise
+  double within = 0;  // nats
   bool kernels = true;
 };
 
