@@ -9,17 +9,8 @@ constexpr int64_t kBytesOfTask = 1 << 17;
 
 // Return the bytes of a number, or 0 if the type is not a float type.
 int64_t size_of(int type) {
-  switch (type) {
-    case ort::kFloat16:
-    case ort::kBfloat16:
-      return 2;
-    case ort::kFloat:
-      return 4;
-    case ort::kDouble:
-      return 8;
-    default:
-      return 0;
-  }
+  if (type == ort::kFloat16 || type == ort::kBfloat16) return 2;
+  return type == ort::kFloat ? 4 : type == ort::kDouble ? 8 : 0;
 }
 
 }  // namespace
