@@ -52,7 +52,7 @@ class Tokenizer {
   virtual bool reads_text() const { return true; }
 
   // Throws XLR_ERROR_TEXT if it has none. `name` is that of the text.
-  virtual void require_text(const std::string& name) const { (void)name; }
+  virtual void require_text(const std::string& /*name*/) const {}
 
   // Whether texts must be UTF-8. Then `settled` and `encode` get whole characters, and places count characters.
   virtual bool needs_utf8() const { return true; }
@@ -69,10 +69,7 @@ class Tokenizer {
   virtual TokenPart encode(std::string_view text, TextPlace& place, bool ends) const = 0;
 
   // Whether a token that was given or drawn leaves a line that has begun.
-  virtual bool begins_line(std::int64_t token) const {
-    (void)token;
-    return true;
-  }
+  virtual bool begins_line(std::int64_t /*token*/) const { return true; }
 
   // The text of token ids. Throws XLR_ERROR_TOKEN: an id is outside the vocabulary; XLR_ERROR_TEXT: no tokenizer.
   virtual std::string decode(const std::vector<std::int64_t>& ids) const = 0;
