@@ -21,7 +21,7 @@ __all__ = ["NATIVE", "build_kernels", "build_with", "compiler", "installed_packa
 NATIVE = ROOT / "runtime" / "c"
 CACHE = ROOT / ".pytest_cache" / "native"
 BUILT_FROM = ("kernels", "ort", "build_library.py")
-CASES = ("tests/fake_ort.h", "tests/kernel_test.h", "tests/relative_attention_case.h")
+CASES = ("tests/fake_ort.h", "tests/kernel_test.h")
 
 
 def compiler() -> str | None:
