@@ -91,10 +91,10 @@ __attribute__((target("sha,sse4.1,ssse3"))) void add_blocks_x86(State& state, co
 
 #endif
 
-void add_blocks(State& state, const std::uint8_t* data, std::size_t blocks, [[maybe_unused]] bool portable) {
+void add_blocks(State& state, const std::uint8_t* data, std::size_t blocks) {
 #if defined(__x86_64__)
   static const bool is_fast = has_sha_instructions();
-  if (is_fast && !portable) return add_blocks_x86(state, data, blocks);
+  if (is_fast) return add_blocks_x86(state, data, blocks);
 #endif
   add_blocks_anywhere(state, data, blocks);
 }
@@ -112,9 +112,9 @@ void Sha256::update(const void* data, std::size_t size) {
     bytes += taken;
     size -= taken;
     if (held + taken < 64) return;
-    add_blocks(state_, block_.data(), 1, portable_);
+    add_blocks(state_, block_.data(), 1);
   }
-  add_blocks(state_, bytes, size / 64, portable_);
+  add_blocks(state_, bytes, size / 64);
   if (size % 64 > 0) std::memcpy(block_.data(), bytes + size / 64 * 64, size % 64);
 }
 

@@ -11,9 +11,6 @@ namespace xlruntime {
 
 class Sha256 {
  public:
-  // `portable` leaves the processor's own instructions for it unused, for tests.
-  explicit Sha256(bool portable = false) : portable_(portable) {}
-
   void update(const void* data, std::size_t size);
   void update(std::string_view text) { update(text.data(), text.size()); }
 
@@ -25,7 +22,6 @@ class Sha256 {
                                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   std::array<std::uint8_t, 64> block_{};
   std::uint64_t size_ = 0;  // bytes so far
-  bool portable_;
 };
 
 inline std::string sha256(std::string_view text) {
