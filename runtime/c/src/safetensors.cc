@@ -93,10 +93,13 @@ bool HeldTensor::is_finite() const {
 }
 
 Safetensors Safetensors::read(const std::filesystem::path& path, xlr_status code) {
-  const std::string where = path.string();
+  return from_bytes(read_file(path), path.string(), code);
+}
+
+Safetensors Safetensors::from_bytes(std::string bytes, const std::string& where, xlr_status code) {
   const auto damaged = [&](const std::string& problem) { return Error(code, where + ": " + problem + "."); };
   Safetensors file;
-  file.content = read_file(path);
+  file.content = std::move(bytes);
   const std::string_view content = file.content;
   std::uint64_t size = 0;
   for (std::size_t i = kPrefix; i-- > 0 && content.size() >= kPrefix;) size = size << 8 | (content[i] & 0xff);

@@ -43,6 +43,7 @@ struct Safetensors {
 
   // Throws `code`: the file is damaged; XLR_ERROR_FILE: it cannot be read.
   static Safetensors read(const std::filesystem::path& path, xlr_status code);
+  static Safetensors from_bytes(std::string content, const std::string& where, xlr_status code);
 };
 
 // The beginning of a file, before the data of the tensors.
