@@ -11,6 +11,7 @@ from xlexport.checkpoints.files import inside
 from xlexport.checkpoints.source import SourceCheckpoint, digest_files, float_notes, require_finite
 from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping
 from xlexport.errors import CheckpointError, ExportError
+from xlexport.families.options import DEFAULT_SEGMENT_LEN
 from xlruntime.evaluation import LARGEST_LENGTH
 from xlruntime.messages import first_line, listed, shown
 from xltraining.data.tokenizer_file import TokenizerFile
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MODULE_FORMAT",
-    "SEGMENT_LEN",
     "family_source",
     "module_source",
     "recurrent_source",
@@ -30,7 +30,6 @@ __all__ = [
     "shapes_of",
 ]
 
-SEGMENT_LEN = 128  # tokens of a segment, unless the model or the user says otherwise
 MODULE_FORMAT = "module"  # of a user's module, in place of a file format
 IDS_ONLY = "No {} lies next to the weights, so the bundle takes token ids only. --tokenizer gives it one."
 
@@ -45,7 +44,7 @@ def recurrent_source(
     sizes: Mapping[str, Any],
     files: Iterable[Path],
     form: str = "segment",
-    segment_len: int = SEGMENT_LEN,
+    segment_len: int = DEFAULT_SEGMENT_LEN,
     tokenizer: str | Vocabulary | TokenizerFile | Path | None = None,
     notes: Iterable[str] = (),
 ) -> SourceCheckpoint:
@@ -197,7 +196,7 @@ def module_source(
         sizes={} if limit is None else {"max_positions": min(limit, LARGEST_LENGTH)},
         files=files,
         form=forms[0],
-        segment_len=getattr(module, "segment_len", None) or SEGMENT_LEN,
+        segment_len=getattr(module, "segment_len", None) or DEFAULT_SEGMENT_LEN,
     )
 
 

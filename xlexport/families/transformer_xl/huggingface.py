@@ -14,6 +14,7 @@ from xlexport.checkpoints.source import Note, SourceCheckpoint
 from xlexport.checkpoints.state_dicts import unwrapped
 from xlexport.checkpoints.vocabularies import read_vocabulary
 from xlexport.errors import CheckpointError
+from xlexport.families.options import DEFAULT_SEGMENT_LEN
 from xlexport.families.transformer_xl.tensors import (
     ANCHOR,
     CODE_BASES,
@@ -39,7 +40,6 @@ SPELLINGS = {  # of keys for which transformers has two names
     "tie_word_embeddings": "tie_weight",
 }
 DEFAULTS = {"mem_len": 1600, "clamp_len": 1000, "same_length": True, "pre_lnorm": False}  # of TransfoXLConfig
-SEGMENT = 128  # the value in the published model's config.json before the key was dropped
 MOSES = (
     "transformers splits raw text by Moses' rules before it looks words up. A bundle splits text at white space only, "
     "as in the corpus."
@@ -105,10 +105,10 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
     assumed = {name: value for name, value in DEFAULTS.items() if name not in settings}
     notes: list[str] = []
     if "tgt_len" not in settings:
-        settings["tgt_len"] = SEGMENT
+        settings["tgt_len"] = length = DEFAULT_SEGMENT_LEN  # as in the published model's, before the key was dropped
         notes.append(
             Note(
-                f"{CONFIG} has no tgt_len: segments are {SEGMENT} tokens. --segment-len sets another length.",
+                f"{CONFIG} has no tgt_len: segments are {length} tokens. --segment-len sets another length.",
                 options=("segment_len",),
             )
         )
