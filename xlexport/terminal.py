@@ -26,20 +26,18 @@ from xlruntime.messages import bounded, many_lines, one_line
 __all__ = [
     "DRAWING",
     "INTERRUPTED",
+    "QUIET",
     "WARNINGS",
     "Failure",
     "Interrupted",
     "encode_output",
     "escaped_json",
     "failure",
-    "force_option",
     "is_quiet",
-    "json_option",
     "print_json",
     "print_line",
     "print_table",
     "print_text",
-    "quiet_option",
     "standard_output",
     "tell",
     "tell_lines",
@@ -62,20 +60,6 @@ class Interrupted(click.ClickException):
     """A command was ended by Ctrl-C; the message says what it left."""
 
     exit_code = INTERRUPTED
-
-
-quiet_option = click.option(
-    "-q",
-    "--quiet",
-    is_flag=True,
-    expose_value=False,
-    callback=lambda context, _, value: context.meta.update({QUIET: value}),
-    help="Print only errors and warnings on stderr.",
-)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-force_option = click.option("--force", is_flag=True, help="Replace what is there.")
 
 
 def is_quiet() -> bool:

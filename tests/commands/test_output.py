@@ -19,8 +19,9 @@ import xlruntime
 from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import GOLDEN
+from xlexport.commands.options import quiet_option
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import quiet_option, tell, tell_problem
+from xlexport.terminal import tell, tell_problem
 from xlexport.verification.parity import ParityReport
 from xlruntime.bundle import FORMAT
 from xlruntime.bundle_files import read_bundle

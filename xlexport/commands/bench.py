@@ -19,13 +19,14 @@ from xlexport.commands.options import (
     Integers,
     checkpoint_options,
     device_options,
+    json_option,
     rare,
     reading_given,
     refuse,
     settings_options,
     trust_option,
 )
-from xlexport.terminal import json_option, print_json, print_line, print_table, tell
+from xlexport.terminal import print_json, print_line, print_table, tell
 
 if TYPE_CHECKING:
     from xlexport.bench.report import BenchReport
@@ -65,7 +66,7 @@ def _numbers(name: str, help: str, **attributes: Any) -> Decorator:
 )
 @headed(
     "Output",
-    json_option,
+    json_option("one object for each combination"),
     click.option(
         "--plot",
         type=PATH,

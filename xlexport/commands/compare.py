@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import NAMES, OUTPUT, PATH
+from xlexport.commands.options import NAMES, OUTPUT, PATH, force_option, json_option
 from xlexport.extras import require
 from xlexport.scoring.options import ENDINGS, NO_FORMAT, OutputFormat, RecordFormat
-from xlexport.terminal import force_option, print_json, print_text, tell
+from xlexport.terminal import print_json, print_text, tell
 
 if TYPE_CHECKING:
     from xlexport.scoring.comparison import Conditions
@@ -108,7 +108,7 @@ class _Equal(click.ParamType[tuple[str, str]]):
     ),
     click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Write the records to FILE."),
     force_option,
-    click.option("--json", "as_json", is_flag=True, help="Print only the summary, as one JSON object."),
+    json_option("only the summary"),
 )
 def compare(
     a: Path,

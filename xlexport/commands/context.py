@@ -18,11 +18,13 @@ from xlexport.commands.options import (
     Integers,
     any_memory_options,
     batch_option,
+    json_option,
+    quiet_option,
     rare,
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import json_option, print_json, print_line, quiet_option, tell
+from xlexport.terminal import print_json, print_line, tell
 from xlruntime import OptionError
 from xltraining.config_fields import options_of, setting
 
@@ -114,7 +116,7 @@ class ReclChoice:
 @headed("Input", reading_options, batch_option)
 @headed(
     "Output",
-    json_option,
+    json_option(),
     quiet_option,
     click.option("--plot", type=OUTPUT, metavar="FILE", help="Also draw a .png or .svg file. Needs matplotlib."),
 )

@@ -16,6 +16,9 @@ from xlexport.commands.options import (
     checkpoint_options,
     conversion_settings,
     download_option,
+    force_option,
+    json_option,
+    quiet_option,
     threads_option,
     trust_option,
 )
@@ -23,7 +26,7 @@ from xlexport.commands.quantize import MEMORY_DTYPE, YOURS, quantization_rows
 from xlexport.conversion_options import ConversionOptions
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import force_option, json_option, print_json, print_table, quiet_option, tell
+from xlexport.terminal import print_json, print_table, tell
 
 if TYPE_CHECKING:
     from xlruntime.bundle import Bundle
@@ -48,7 +51,7 @@ __all__ = ["convert", "length_rows"]
     "Output",
     click.option("-o", "--output", type=PATH, help="Bundle to write.  [default: CHECKPOINT as .bundle]"),
     force_option,
-    json_option,
+    json_option(),
     quiet_option,
 )
 @options_from(

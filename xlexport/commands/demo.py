@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport import atomic_output
-from xlexport.commands.options import PATH
+from xlexport.commands.options import PATH, json_option
 from xlexport.errors import XlexportError
 from xlexport.progress_bar import progress_bar
 from xlexport.sample import SAMPLES, sample_checkpoint, sample_text
-from xlexport.terminal import json_option, print_json, print_table, tell
+from xlexport.terminal import print_json, print_table, tell
 from xlruntime.messages import quoted
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def result_dict(result: DemoResult) -> dict[str, Any]:
     show_default=True,
     help="Folder to write; that of an earlier demo is replaced.",
 )
-@json_option
+@json_option()
 def demo(sample: str, output: Path, as_json: bool) -> None:
     """Convert and verify a sample checkpoint, then score a long text without PyTorch.
 

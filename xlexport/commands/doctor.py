@@ -13,10 +13,11 @@ from pathlib import Path
 import click
 import numpy as np
 
+from xlexport.commands.options import json_option
 from xlexport.errors import XlexportError
 from xlexport.extras import install_command, is_installed, missing_packages, packages_of
 from xlexport.sample import sample_checkpoint
-from xlexport.terminal import json_option, print_json, print_table
+from xlexport.terminal import print_json, print_table
 from xlruntime import BundleError, Device, LoadOptions, ProviderError, XlruntimeError, __version__
 from xlruntime.execution_providers import PROVIDERS, ExecutionProvider
 from xlruntime.kernels import DISTRIBUTION, Kernels, find_kernels
@@ -205,7 +206,7 @@ def _read(path: str) -> str | None:
 
 
 @click.command()
-@json_option
+@json_option()
 def doctor(as_json: bool) -> None:
     """Check this installation: what works, what is missing, and how to repair it."""
     checks = run_checks()

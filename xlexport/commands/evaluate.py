@@ -10,9 +10,17 @@ import click
 
 from xlexport.commands.input_options import find_document, reading_options
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, DOCUMENT, document_options, protocol_options, runtime_options
+from xlexport.commands.options import (
+    BUNDLE,
+    DOCUMENT,
+    document_options,
+    json_option,
+    protocol_options,
+    quiet_option,
+    runtime_options,
+)
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import json_option, print_json, print_table, quiet_option, tell_problem
+from xlexport.terminal import print_json, print_table, tell_problem
 
 if TYPE_CHECKING:
     from xlexport.scoring.options import Selection
@@ -33,7 +41,7 @@ __all__ = ["corpus_rows", "evaluate", "short_streams"]
 @click.argument("corpus", type=DOCUMENT)
 @headed("Protocol", protocol_options)
 @headed("Input", reading_options)
-@headed("Output", json_option, quiet_option)
+@headed("Output", json_option(), quiet_option)
 @headed("Device", runtime_options)
 @headed("Model settings", document_options)
 def evaluate(

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 import click
 
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, document_options, is_given, rare, refuse, runtime_options
-from xlexport.terminal import json_option, print_json, print_text
+from xlexport.commands.options import BUNDLE, document_options, is_given, json_option, rare, refuse, runtime_options
+from xlexport.terminal import print_json, print_text
 from xlruntime import Sampling
 
 __all__ = ["generate"]
@@ -66,7 +66,7 @@ def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[
 )
 @headed(
     "Output",
-    json_option,
+    json_option(),
     rare("special", "boolean", "Show special tokens by their names, and let --stop find them.", default=False),
 )
 @headed("Device", runtime_options)

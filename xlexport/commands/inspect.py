@@ -17,6 +17,7 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     MODEL,
     checkpoint_options,
+    json_option,
     ops_option,
     provider_option,
     reading_given,
@@ -281,12 +282,7 @@ def _pairs(config: Mapping[str, Any]) -> Iterator[str]:
 @click.argument("path", type=MODEL)
 @headed(
     "Output",
-    click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        help="Print the manifest of a bundle, or the description of a checkpoint, as one JSON object.",
-    ),
+    json_option("the manifest of a bundle or the description of a checkpoint"),
     click.option("--verbose", is_flag=True, help="Also show a bundle's digests, versions and graph outputs."),
     click.option(
         "--operators",

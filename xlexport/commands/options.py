@@ -21,6 +21,7 @@ from xlexport.choices import FORMATS, PROTOCOLS
 from xlexport.commands.settings import SettingOption
 from xlexport.families import ARCHITECTURES, Option
 from xlexport.families.options import MEM_LEN, SEGMENT_LEN, collected
+from xlexport.terminal import QUIET
 from xlruntime import LoadOptions, OptionError
 from xlruntime.hub_cache import bundle_folder, split_name
 from xltraining.config_fields import Kind, options_of
@@ -50,11 +51,14 @@ __all__ = [
     "document_options",
     "download_option",
     "evaluation_options",
+    "force_option",
     "grouped",
     "is_given",
+    "json_option",
     "ops_option",
     "protocol_options",
     "provider_option",
+    "quiet_option",
     "rare",
     "reading_given",
     "refuse",
@@ -155,6 +159,22 @@ MODEL = ModelName()
 OUTPUT = OutputFile()
 # click must not check these files: `score` reports unreadable ones and scores the others.
 DOCUMENT = click.Path(path_type=Path, allow_dash=True, readable=False)
+
+
+force_option = click.option("--force", is_flag=True, help="Replace what is there.")
+quiet_option = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({QUIET: value}),
+    help="Print only errors and warnings on stderr.",
+)
+
+
+def json_option(what: str = "the result") -> Decorator:
+    """Return the decorator of --json; `what` is printed, in the words of help."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
 
 
 def all_of(*options: Decorator) -> Decorator:

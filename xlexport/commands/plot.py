@@ -20,12 +20,13 @@ from xlexport.commands.options import (
     batch_option,
     checkpoint_options,
     document_options,
+    json_option,
     rare,
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
 from xlexport.scoring.options import Selection
-from xlexport.terminal import json_option, print_json, print_table, tell
+from xlexport.terminal import print_json, print_table, tell
 
 __all__ = ["plot"]
 
@@ -38,7 +39,7 @@ drawing_options = (
         metavar="FILE",
         help="The .png or .svg file to write; it replaces an existing file.",
     ),
-    json_option,
+    json_option(),
 )
 
 

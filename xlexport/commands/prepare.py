@@ -11,10 +11,10 @@ import click
 from xlexport.choices import SUBWORDS, TEXT_UNITS, VOCAB_STYLES
 from xlexport.commands.input_options import find_texts
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, all_of, grouped, rare
+from xlexport.commands.options import PATH, all_of, force_option, grouped, json_option, quiet_option, rare
 from xlexport.extras import require
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import force_option, json_option, print_json, quiet_option, tell
+from xlexport.terminal import print_json, tell
 
 if TYPE_CHECKING:
     from xlexport.prepare.units import PreparedTokenizer
@@ -131,7 +131,7 @@ token_options = all_of(
     ),
     force_option,
     quiet_option,
-    json_option,
+    json_option(),
 )
 def prepare(
     files: tuple[Path, ...],

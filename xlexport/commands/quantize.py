@@ -12,10 +12,10 @@ import click
 
 from xlexport.choices import DTYPES
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, PATH, refuse, threads_option
+from xlexport.commands.options import BUNDLE, PATH, force_option, json_option, quiet_option, refuse, threads_option
 from xlexport.progress_bar import progress_bar
 from xlexport.quantization.options import QuantizeOptions
-from xlexport.terminal import force_option, json_option, print_json, print_table, quiet_option, tell
+from xlexport.terminal import print_json, print_table, tell
 
 __all__ = ["YOURS", "ids_option", "quantization_rows", "quantize"]
 
@@ -56,7 +56,7 @@ MEMORY_DTYPE = {"type": click.Choice(["float32", "float16", "int8"])}
     "Output",
     click.option("-o", "--output", type=PATH, required=True, help="Bundle folder to write."),
     force_option,
-    json_option,
+    json_option(),
     quiet_option,
 )
 @headed("Device", threads_option)

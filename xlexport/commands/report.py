@@ -23,13 +23,15 @@ from xlexport.commands.options import (
     PATH,
     all_of,
     document_options,
+    force_option,
     grouped,
+    quiet_option,
     refuse,
     runtime_options,
     usage_errors,
 )
 from xlexport.progress_bar import DocumentsBar, progress_bar
-from xlexport.terminal import force_option, quiet_option, tell
+from xlexport.terminal import tell
 from xlruntime.hub_cache import folder_name
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import click
 
 from xlexport.commands.evaluate import corpus_rows
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import MODEL, PATH, refuse, runtime_options
+from xlexport.commands.options import MODEL, PATH, json_option, quiet_option, refuse, runtime_options
 from xlexport.progress_bar import progress_bar
 from xlexport.published import SCORES, differences, read_test_set
-from xlexport.terminal import json_option, print_json, print_table, quiet_option, tell
+from xlexport.terminal import print_json, print_table, tell
 
 __all__ = ["reproduce"]
 
@@ -33,7 +33,7 @@ __all__ = ["reproduce"]
     click.option("--tokenizer", metavar="FILE", help="Vocabulary of a checkpoint that has none, such as cache.pt."),
     click.option("--bundle", type=PATH, help="Bundle; if missing, the model is converted to it.  [default: its name]"),
 )
-@headed("Output", json_option, quiet_option)
+@headed("Output", json_option(), quiet_option)
 @headed("Device", runtime_options)
 def reproduce(
     name: str,

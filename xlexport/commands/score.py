@@ -12,7 +12,15 @@ import click
 
 from xlexport.commands.input_options import SPECIAL
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, NAMES, OutputFile, document_options, runtime_options, usage_errors
+from xlexport.commands.options import (
+    BUNDLE,
+    NAMES,
+    OutputFile,
+    document_options,
+    quiet_option,
+    runtime_options,
+    usage_errors,
+)
 from xlexport.progress_bar import DocumentsBar
 from xlexport.scoring.options import HERE, OutputFormat, ScoreOptions
 from xlexport.terminal import (
@@ -22,7 +30,6 @@ from xlexport.terminal import (
     failure,
     is_quiet,
     print_json,
-    quiet_option,
     standard_output,
     tell,
 )

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, document_options, rare, refuse, runtime_options
+from xlexport.commands.options import BUNDLE, document_options, json_option, quiet_option, rare, refuse, runtime_options
 from xlexport.commands.signals import noticed
 from xlexport.extras import require
 from xlexport.serve.options import ServeLimits
-from xlexport.terminal import is_quiet, print_json, print_line, quiet_option, tell, tell_lines, tell_problem
+from xlexport.terminal import is_quiet, print_json, print_line, tell, tell_lines, tell_problem
 
 __all__ = ["serve"]
 
@@ -102,7 +102,7 @@ REMOVED = {
 @options_from(ServeLimits, "limits")
 @headed(
     "Output",
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the server is ready."),
+    json_option("the address and the names of models"),
     quiet_option,
 )
 @headed("Model settings", document_options)

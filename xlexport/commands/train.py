@@ -13,7 +13,7 @@ import click
 
 from xlexport.commands.input_options import find_texts
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import OUTPUT, PATH, is_given
+from xlexport.commands.options import OUTPUT, PATH, is_given, quiet_option
 from xlexport.commands.settings import SettingOption, statement_settings
 from xlexport.commands.signals import acknowledged
 from xlexport.commands.train_settings import (
@@ -26,7 +26,7 @@ from xlexport.commands.train_settings import (
 )
 from xlexport.extras import require
 from xlexport.progress_bar import ProgressBar, progress_bar
-from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
+from xlexport.terminal import INTERRUPTED, is_quiet, tell
 
 if TYPE_CHECKING:
     from xltraining.config_fields import ModelConfig

@@ -16,13 +16,15 @@ from xlexport.commands.options import (
     PATH,
     checkpoint_options,
     evaluation_options,
+    json_option,
+    quiet_option,
     reading_given,
     refuse,
     runtime_options,
 )
 from xlexport.commands.quantize import ids_option
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import failure, json_option, print_json, print_table, quiet_option, tell_lines
+from xlexport.terminal import failure, print_json, print_table, tell_lines
 
 __all__ = ["verify"]
 
@@ -81,7 +83,7 @@ class _SegmentCount(click.IntRange):
 )
 @headed(
     "Output",
-    json_option,
+    json_option(),
     quiet_option,
 )
 @headed("Checkpoint", checkpoint_options)

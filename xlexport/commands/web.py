@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, PATH, is_given, refuse
-from xlexport.terminal import force_option, tell
+from xlexport.commands.options import BUNDLE, PATH, force_option, is_given, refuse
+from xlexport.terminal import tell
 
 __all__ = ["web"]
 

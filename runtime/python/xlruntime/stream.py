@@ -1,4 +1,7 @@
-"""Streams: walks through one document in pieces of any size, with a memory that can be saved."""
+"""Streams: walks through one document in pieces of any size, with a memory that can be saved.
+
+`state.py` has the fields of a saved stream, and reads and writes its file.
+"""
 
 from __future__ import annotations
 
