@@ -14,7 +14,7 @@ from xlexport.commands import cli
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import declared
 from xlexport.commands.settings import settings_of
-from xlexport.scoring.options import ScoreOptions, Selection
+from xlexport.scoring.options import InputOptions, ScoreOptions
 from xlexport.serve.options import ServeLimits
 from xlruntime import LoadOptions
 from xltraining.config_fields import Option, options_of
@@ -81,7 +81,7 @@ def test_settings_are_listed_by_heading_and_not_in_help() -> None:
 def test_same_settings_in_all_commands(invoke: Invoke) -> None:
     model = {"clamp_len", "same_length", "n_hashes"}
     names = {name: {setting.setting for setting in settings_of(command)} for name, command in all_commands().items()}
-    runtime, reading, scoring, limits = map(settings_in, (LoadOptions, Selection, ScoreOptions, ServeLimits))
+    runtime, reading, scoring, limits = map(settings_in, (LoadOptions, InputOptions, ScoreOptions, ServeLimits))
     assert names["score"] == model | runtime | scoring
     assert names["verify"] == model | runtime | {"checkpoint_format"}
     assert names["evaluate"] == model | runtime | reading | {"sentences"}

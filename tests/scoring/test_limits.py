@@ -21,7 +21,7 @@ from tests.scoring.test_inputs import names
 from xlexport.commands import input_options
 from xlexport.scoring.documents import documents, rereadable
 from xlexport.scoring.inputs import Input, Reading
-from xlexport.scoring.options import Selection
+from xlexport.scoring.options import InputOptions
 from xlruntime import Document, TextError
 from xlruntime.documents import TextCounts
 from xlruntime.limits import Limits
@@ -111,11 +111,11 @@ def test_lines_that_are_held_together_have_a_limit(tmp_path: Path, monkeypatch: 
     """Limit the lines that `context` and `plot` hold together."""
     path = tmp_path / "docs.jsonl"
     path.write_text('{"text": "some text"}\n' * 600)
-    selection = Selection(field="text")
-    assert len(input_options.find_documents([path], selection)) == 600
+    options = InputOptions(field="text")
+    assert len(input_options.find_documents([path], options)) == 600
     monkeypatch.setattr(input_options, "ALL_LIMITS", Limits(bytes=MIB))
     with pytest.raises(TextError, match="all documents together: reading it would take more than 1,048,576 bytes"):
-        input_options.find_documents([path], selection)
+        input_options.find_documents([path], options)
 
 
 def test_corpus_has_a_limit(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from xltraining.config_fields import options_of, setting
 
 if TYPE_CHECKING:
     from xlexport.analysis.context import ReclOptions
-    from xlexport.scoring.options import Selection
+    from xlexport.scoring.options import InputOptions
 
 __all__ = ["ReclChoice", "context"]
 
@@ -129,7 +129,7 @@ def context(
     lengths: tuple[int, ...] | None,
     recl: ReclChoice,
     full_context: bool,
-    selection: Selection,
+    input_options: InputOptions,
     batch_size: int,
     as_json: bool,
     plot: Path | None,
@@ -152,7 +152,7 @@ def context(
 
         check_picture(plot)
     search = recl.options
-    documents = find_documents(files, selection)
+    documents = find_documents(files, input_options)
     models = [open_bundle(folder, **runtime) for folder in (bundle, *beside)]
     lengths = lengths or default_lengths(models)
     carried = all("mem_len" in model.bundle.evaluation.settings for model in models)  # otherwise nothing to measure

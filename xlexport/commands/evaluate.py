@@ -23,7 +23,7 @@ from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, tell_problem
 
 if TYPE_CHECKING:
-    from xlexport.scoring.options import Selection
+    from xlexport.scoring.options import InputOptions
     from xlruntime.protocols import CorpusScore, Streams
 
 __all__ = ["corpus_rows", "evaluate", "short_streams"]
@@ -50,7 +50,7 @@ def evaluate(
     protocol: str,
     batch_size: int | None,
     sentences: bool | None,
-    selection: Selection,
+    input_options: InputOptions,
     as_json: bool,
     runtime: dict[str, Any],
     **evaluation: Any,
@@ -63,7 +63,7 @@ def evaluate(
     from xlexport.bundles import open_bundle
     from xlruntime.protocols import arrange, read_corpus, walk
 
-    document = find_document(corpus, selection)
+    document = find_document(corpus, input_options)
     model = open_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     streams = arrange(read_corpus(model, document), settings, protocol, batch_size, sentences)

@@ -12,7 +12,7 @@ import click
 
 from xlexport.commands.long_help import options_from
 from xlexport.commands.options import usage_errors
-from xlexport.scoring.options import Selection
+from xlexport.scoring.options import InputOptions
 from xlexport.terminal import tell
 from xlruntime.limits import Limits
 
@@ -42,10 +42,10 @@ SPECIAL: dict[str, Any] = {
     "delimiter": {"type": _Delimiter()},
     "include": {"multiple": True, "type": str},
 }
-reading_options = options_from(Selection, "selection", **SPECIAL)
+reading_options = options_from(InputOptions, "input_options", **SPECIAL)
 
 
-def find_documents(files: Sequence[Path], selection: Selection) -> list[Document]:
+def find_documents(files: Sequence[Path], input_options: InputOptions) -> list[Document]:
     """Return the documents in files, folders, patterns and standard input; only JSON lines are opened already.
 
     Raises:
@@ -57,9 +57,9 @@ def find_documents(files: Sequence[Path], selection: Selection) -> list[Document
     from xlexport.scoring.inputs import nothing_in
     from xlruntime import TextError
 
-    reading = selection.reading
+    reading = input_options.reading
     with usage_errors():
-        inputs = find_inputs(files, selection.include, reading, [], tell)
+        inputs = find_inputs(files, input_options.include, reading, [], tell)
     budget = ALL_LIMITS.budget("all documents together", TextError)
     collection = []
     for document in documents(inputs, reading, sys.stdin.buffer, keep=False):
@@ -101,7 +101,7 @@ def tell_traits(counters: Sequence[TraitCounter | None]) -> None:
         context.call_on_close(show)
 
 
-def find_document(file: Path, selection: Selection) -> Document:
+def find_document(file: Path, input_options: InputOptions) -> Document:
     """Return the only document of a file, a folder, a pattern or standard input, still unopened.
 
     Raises:
@@ -111,9 +111,9 @@ def find_document(file: Path, selection: Selection) -> Document:
     from xlexport.scoring.documents import only_document
     from xlexport.scoring.input_search import find_inputs
 
-    reading = selection.reading
+    reading = input_options.reading
     with usage_errors():
-        inputs = find_inputs([file], selection.include, reading, [], tell)
+        inputs = find_inputs([file], input_options.include, reading, [], tell)
     document = only_document(inputs, reading, sys.stdin.buffer)
     tell_traits([getattr(document.source, "traits", None)])
     return document

@@ -25,7 +25,7 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
-from xlexport.scoring.options import Selection
+from xlexport.scoring.options import InputOptions
 from xlexport.terminal import print_json, print_table, tell
 
 __all__ = ["plot"]
@@ -73,7 +73,7 @@ def bits(
     files: tuple[Path, ...],
     output: Path | None,
     window: int | None,
-    selection: Selection,
+    input_options: InputOptions,
     batch_size: int,
     as_json: bool,
     runtime: dict[str, Any],
@@ -84,13 +84,13 @@ def bits(
     from xlexport.analysis.bits_along import bits_along, unit_along
     from xlexport.bundles import open_bundle
 
-    documents = find_documents(files, selection)
+    documents = find_documents(files, input_options)
     model = open_bundle(bundle, **runtime)
     with progress_bar("scoring") as progress:
         curves = bits_along(
             model,
             documents,
-            unit=unit_along(model, selection.ids),
+            unit=unit_along(model, input_options.ids),
             window=window,
             batch_size=batch_size,
             progress=progress,

@@ -37,7 +37,7 @@ from xlruntime.hub_cache import folder_name
 if TYPE_CHECKING:
     from xlexport.report.list_page import ListRow
     from xlexport.scoring.inputs import Input, Reading
-    from xlexport.scoring.options import Selection
+    from xlexport.scoring.options import InputOptions
     from xlruntime import Document, Model
 
 __all__ = ["PageOptions", "report"]
@@ -193,7 +193,7 @@ def report(
     bundle: Path,
     files: tuple[Path, ...],
     page: PageOptions,
-    selection: Selection,
+    input_options: InputOptions,
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
@@ -202,7 +202,7 @@ def report(
     For one document, the page shows every token. For several documents, it lists them, and each opens its text by word.
     With two sides A and B, it also shows the difference A − B of each word.
     """
-    if selection.field is None:
+    if input_options.field is None:
         of_rows = {"--context-field": page.context_fields, "--keep": page.keep is not None}
         refuse(of_rows, "for JSON lines and tables. Add --field.")
     output = page.output_for(files)
@@ -212,23 +212,23 @@ def report(
 
     outputs = [output, *([] if page.picture is None else [page.picture])]
     with usage_errors():
-        inputs = find_inputs(files, selection.include, selection.reading, outputs, tell)
+        inputs = find_inputs(files, input_options.include, input_options.reading, outputs, tell)
     _check_outputs(page, output, inputs)
     if len(page.context_fields) > 1 and not all(entry.repeatable for entry in inputs):
         raise click.UsageError(
             "Two contexts read their input twice, which standard input and pipes do not allow. Give files."
         )
-    groups = _documents(inputs, selection.reading, page)
+    groups = _documents(inputs, input_options.reading, page)
     first = list(itertools.islice(groups, 2))
     if not first:
         raise nothing_in([entry.name for entry in inputs], "lines that are not blank")
     if len(first) == 1 and page.other is None and not page.context_fields:
         ((document,),) = first
-        if selection.field is None and inputs[0].path is not None:
+        if input_options.field is None and inputs[0].path is not None:
             document = dataclasses.replace(document, name=inputs[0].path.name)
         _one_document(open_bundle(bundle, **runtime), document, page, output, evaluation)
         return
-    if selection.ids:
+    if input_options.ids:
         raise click.UsageError(
             "A page of words needs text, but --ids reads token ids. Give text, or a single document."
         )

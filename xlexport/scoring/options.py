@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from xlruntime import OptionError
 from xltraining.config_fields import options_of, setting
+from xltraining.messages import renamed
 
 if TYPE_CHECKING:
     from xlexport.scoring.inputs import Reading
@@ -24,12 +25,15 @@ __all__ = [
     "HERE",
     "NO_FORMAT",
     "UNITS",
+    "InputOptions",
     "Level",
     "OutputFormat",
     "RecordFormat",
     "ScoreOptions",
-    "Selection",
 ]
+
+if not TYPE_CHECKING:  # which would take any name
+    __getattr__ = renamed(__name__, {"Selection": "InputOptions"})
 
 Level = Literal["document", "line", "word", "region", "token"]
 UNITS: tuple[Level, ...] = ("line", "word", "region")  # whose records are sums over the tokens of a part of the text
@@ -52,7 +56,7 @@ _device = functools.partial(setting, common=True, heading="Device")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class InputOptions:
     """How files become documents.
 
     Raises:
@@ -116,7 +120,7 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreOptions(Selection):
+class ScoreOptions(InputOptions):
     """The options of `score`, without device and evaluation settings.
 
     Raises:
