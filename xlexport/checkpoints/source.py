@@ -107,13 +107,14 @@ def model_source(
     from xltraining.architectures import architecture_of, model_class, shared_names
     from xltraining.checkpoint import build_model
 
-    tied, is_drawn = shared_names(checkpoint.config), model_class(checkpoint.config).is_drawn
+    config = checkpoint.config
+    tied, is_drawn, kind = shared_names(config), model_class(config).is_drawn, architecture_of(config)
     own = {name: tensor for name, tensor in checkpoint.state_dict.items() if name not in tied}
     require_finite(path, own)
     return SourceCheckpoint(
-        architecture=architecture_of(checkpoint.config),
+        architecture=kind,
         format=format,
-        config=checkpoint.config.to_dict(),
+        config=config.to_dict(),
         tokenizer=tokenizer,
         files=digest_files(*files),
         build_model=functools.partial(build_model, checkpoint),
