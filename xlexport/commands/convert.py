@@ -51,7 +51,7 @@ __all__ = ["convert", "length_rows"]
     "Output",
     click.option("-o", "--output", type=PATH, help="Bundle to write.  [default: CHECKPOINT as .bundle]"),
     force_option,
-    json_option(),
+    json_option("the parity report"),
     quiet_option,
 )
 @options_from(

@@ -206,7 +206,7 @@ def _read(path: str) -> str | None:
 
 
 @click.command()
-@json_option()
+@json_option("the checks")
 def doctor(as_json: bool) -> None:
     """Check this installation: what works, what is missing, and how to repair it."""
     checks = run_checks()

@@ -66,7 +66,7 @@ def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[
 )
 @headed(
     "Output",
-    json_option(),
+    json_option("prompt, text and token ids"),
     rare("special", "boolean", "Show special tokens by their names, and let --stop find them.", default=False),
 )
 @headed("Device", runtime_options)

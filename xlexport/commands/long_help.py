@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from xlexport.commands.options import Decorator, all_of, declared, grouped
+from xlexport.commands.options import Decorator, all_of, declared, grouped, with_default
 from xlexport.commands.settings import set_options, settings_of, unknown_option
 from xltraining.config_fields import options_of
 
@@ -67,12 +67,11 @@ def options_from(kind: type[Any], name: str = "options", **special: Mapping[str,
     """
     decorators = []
     for option in options_of(kind).values():
-        more: dict[str, Any] = {}
+        own = special.get(option.name, {})
         if option.common and option.kind == "boolean":
-            more = {} if option.default is None else {"is_flag": True}  # None: --name and --no-name
-        elif option.default is not None:
-            more = {"default": option.default, "show_default": option.default != () and (option.shown or True)}
-        decorator = declared(option, **{**more, **special.get(option.name, {})})
+            decorator = declared(option, **({} if option.default is None else {"is_flag": True}), **own)
+        else:
+            decorator = with_default(option, **own)
         decorators.append(headed(option.heading, decorator) if option.heading else decorator)
     return all_of(*decorators, grouped(name, kind))
 

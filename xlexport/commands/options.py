@@ -68,9 +68,11 @@ __all__ = [
     "timeout_option",
     "trust_option",
     "usage_errors",
+    "with_default",
 ]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+SEPARATED = 10_000  # from which on help separates thousands
 DOWNLOAD = "xlexport.download"  # the key of the context's `meta` that holds --download
 
 
@@ -300,11 +302,19 @@ def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorat
 
 def rare(name: str, kind: Kind, help: str, **attributes: Any) -> Decorator:
     """Return the decorator of a `SettingOption`; the attributes are those of an `Option`."""
-    return _with_default(Option(name, kind, help, **attributes))
+    return with_default(Option(name, kind, help, **attributes))
 
 
-def _with_default(option: Option, **more: Any) -> Decorator:
-    return declared(option, default=option.default, show_default=option.default not in (None, ()), **more)
+def with_default(option: Option, **more: Any) -> Decorator:
+    """Return the decorator of a declared option whose help shows its default, as the command line writes it."""
+    default, shown = option.default, option.shown
+    if isinstance(default, bool):
+        shown = str(default).lower()
+    elif isinstance(default, int) and default >= SEPARATED:
+        shown = f"{default:,}"
+    if shown:  # click would put it into parentheses
+        more = {"help": f"{option.help}  [default: {shown}]", **more}
+    return declared(option, **{"default": default, "show_default": not shown and default not in (None, ()), **more})
 
 
 batch_option = rare("batch_size", "integer", "Documents that run at the same time.", default=1, minimum=1)
@@ -347,7 +357,7 @@ any_memory_options = all_of(_segment_len, settings_options, _restart)
 
 def _load_option(name: str, **more: Any) -> Decorator:
     """Return the decorator of a field of `LoadOptions`."""
-    return _with_default(options_of(LoadOptions)[name], **more)
+    return with_default(options_of(LoadOptions)[name], **more)
 
 
 class _Pairs(click.ParamType[dict[str, str]]):

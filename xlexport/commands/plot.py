@@ -39,7 +39,7 @@ drawing_options = (
         metavar="FILE",
         help="The .png or .svg file to write; it replaces an existing file.",
     ),
-    json_option(),
+    json_option("the numbers of the plot"),
 )
 
 

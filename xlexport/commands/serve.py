@@ -102,7 +102,7 @@ REMOVED = {
 @options_from(ServeLimits, "limits")
 @headed(
     "Output",
-    json_option("the address and the names of models"),
+    json_option("address and models, once the server is ready,"),
     quiet_option,
 )
 @headed("Model settings", document_options)

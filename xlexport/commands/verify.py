@@ -83,7 +83,7 @@ class _SegmentCount(click.IntRange):
 )
 @headed(
     "Output",
-    json_option(),
+    json_option("the report, with the figures of each segment,"),
     quiet_option,
 )
 @headed("Checkpoint", checkpoint_options)
