@@ -58,7 +58,7 @@ class _Scores(ctypes.Structure):
     _fields_ = [
         *(("count", c_size_t), ("index", POINTER(c_int64)), ("tokens", POINTER(c_int64))),
         *(("log_probs", POINTER(c_float)), ("context", POINTER(c_int64))),
-        *(("starts", POINTER(c_int64)), ("ends", POINTER(c_int64)), ("detail", c_size_t)),
+        *(("starts", POINTER(c_int64)), ("ends", POINTER(c_int64)), ("top", c_size_t)),
         *(("rank", POINTER(c_int64)), ("entropy", POINTER(c_double))),
         *(("top_ids", POINTER(c_int64)), ("top_log_probs", POINTER(c_double))),
     ]
@@ -76,7 +76,7 @@ class _DocumentScore(_Sized):
 
 class _ScoreOptions(_Sized):
     _fields_ = [
-        *(("size", c_size_t), ("settings", POINTER(_Settings)), ("bos", c_int64), ("detail", c_int)),
+        *(("size", c_size_t), ("settings", POINTER(_Settings)), ("bos", c_int64), ("top", c_int)),
     ]
 
 
@@ -200,11 +200,11 @@ class CModel:
         source: Text | Path | Ids,
         *,
         bos: int = -1,
-        detail: int = -1,
+        top: int = -1,
         **settings: int,
     ) -> tuple[Any, list[CScores]]:
         """Return the total of a document, and the scores of its steps."""
-        options = _ScoreOptions(settings=ctypes.pointer(_Settings(**settings)), bos=bos, detail=detail)
+        options = _ScoreOptions(settings=ctypes.pointer(_Settings(**settings)), bos=bos, top=top)
         total, parts = _DocumentScore(), []
 
         def take(_: Any, scores: Any) -> int:
@@ -357,7 +357,7 @@ def _copy(pointer: Any, *shape: int) -> Any:
 
 
 def _copied(scores: _Scores) -> CScores:
-    n, k = scores.count, scores.detail
+    n, k = scores.count, scores.top
     shapes = {"top_ids": (n, k), "top_log_probs": (n, k)}
     return CScores(
         **{name: _copy(getattr(scores, name), *shapes.get(name, (n,))) for name in CScores.__dataclass_fields__}

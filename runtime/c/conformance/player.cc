@@ -67,7 +67,7 @@ Array array(const T* values, std::size_t count) {
 using Columns = std::map<std::string, Array>;
 
 void add(Columns& all, const xlr_scores& scores) {
-  const std::size_t n = scores.count, k = scores.detail;
+  const std::size_t n = scores.count, k = scores.top;
   const auto append = [&](const char* name, const auto* values) {
     if (values == nullptr && n > 0) return;
     Array& column = all[name];
@@ -211,7 +211,7 @@ Object Player::score(const Object& action) {
   xlr_score_options options = XLR_SCORE_OPTIONS_INIT;
   options.settings = &chosen;
   options.bos = integer(action, "bos", -1);
-  options.detail = static_cast<int>(integer(action, "detail", -1));
+  options.top = static_cast<int>(integer(action, "detail", -1));
   xlr_document_score total = XLR_DOCUMENT_SCORE_INIT;
   Columns columns;
   add(columns, xlr_scores{});  // a document may have no scores at all

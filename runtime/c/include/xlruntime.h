@@ -179,8 +179,8 @@ typedef struct xlr_scores {
   const int64_t* context; /* (n) number of tokens that each prediction attended to */
   const int64_t* starts;  /* (n) where each token begins in a document that is scored whole, in bytes or characters */
   const int64_t* ends;    /* (n) and where it ends */
-  size_t detail;          /* number k of likeliest tokens in the last two */
-  const int64_t* rank;    /* (n) rank of each token; 1 is the likeliest. NULL unless detail was asked for */
+  size_t top;             /* number k of likeliest tokens in the last two */
+  const int64_t* rank;    /* (n) rank of each token; 1 is the likeliest. NULL unless `top` was given */
   const double* entropy;  /* (n) entropy of each prediction, in nats */
   const int64_t* top_ids; /* (n, k) the likeliest tokens, best first */
   const double* top_log_probs; /* (n, k) natural logarithms of their probabilities */
@@ -203,7 +203,8 @@ typedef struct xlr_score_options {
   const xlr_settings* settings; /* NULL: the bundle's */
   int64_t bos; /* id of a token to read before the document, so that its first token has a score;
                   -1: the begin token of the tokenizer before a text, if its own rule puts it there; -2: none */
-  int detail;  /* likeliest tokens to list, with rank and entropy: 0 to what the bundle lists; -1: no detail */
+  int top;     /* likeliest tokens to list, with rank and entropy: 0 to what the bundle lists; -1: none, and no rank.
+                  Its name was detail before this version. */
 } xlr_score_options;
 
 #define XLR_SCORE_OPTIONS_INIT {sizeof(xlr_score_options), NULL, -1, -1}

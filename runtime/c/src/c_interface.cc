@@ -152,14 +152,14 @@ void score(xlr_model* model, const Document& document, const xlr_score_options* 
   const Tokenization& rule = model->model->bundle().tokenizer;
   if (chosen.bos >= 0 || chosen.bos < kNoBos) wanted.bos = chosen.bos;
   if (chosen.bos == -1 && rule.adds_begin && (document.text || document.file)) wanted.bos = rule.begin;
-  if (chosen.detail != -1) wanted.detail = chosen.detail;
+  if (chosen.top != -1) wanted.top = chosen.top;
   const auto show_step = [&](const DocumentScores& scores) {
     if (take == nullptr) return true;
     xlr_scores view = view_of(scores);
     view.starts = scores.starts.data();
     view.ends = scores.ends.data();
-    if (wanted.detail) {
-      view.detail = static_cast<std::size_t>(*wanted.detail);
+    if (wanted.top) {
+      view.top = static_cast<std::size_t>(*wanted.top);
       view.rank = scores.rank.data();
       view.entropy = scores.entropy.data();
       view.top_ids = scores.top_ids.data();

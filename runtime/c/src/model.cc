@@ -153,14 +153,14 @@ std::int64_t Model::longest_step(const std::string& purpose, std::int64_t segmen
   return std::min(segment, longest);
 }
 
-std::int64_t Model::check_detail(std::int64_t detail) const {
+std::int64_t Model::check_top(std::int64_t top) const {
   const Graph& graph = bundle_.graphs[choices("detail").front().graph];
   const auto listing = std::find_if(graph.outputs.begin(), graph.outputs.end(),
                                     [](const Output& output) { return output.name == "top_ids"; });
   const bool is_listed = listing != graph.outputs.end() && !listing->shape.empty();
   const std::int64_t most = is_listed ? listing->shape.back().size : 0;
-  if (detail >= 0 && detail <= most) return most;
-  throw Error(XLR_ERROR_OPTION, "detail is " + std::to_string(detail) + ", expected 0 to " + std::to_string(most) +
+  if (top >= 0 && top <= most) return most;
+  throw Error(XLR_ERROR_OPTION, "top is " + std::to_string(top) + ", expected 0 to " + std::to_string(most) +
                                     ", the likeliest tokens that this bundle lists.");
 }
 

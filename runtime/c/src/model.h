@@ -45,8 +45,8 @@ class Model {
   // `segment`, or the longest step of the graphs for `purpose` if that is shorter.
   std::int64_t longest_step(const std::string& purpose, std::int64_t segment) const;
 
-  // The likeliest tokens that graphs list. Throws XLR_ERROR_OPTION: the bundle cannot list `detail` of them.
-  std::int64_t check_detail(std::int64_t detail) const;
+  // The likeliest tokens that graphs list. Throws XLR_ERROR_OPTION: the bundle cannot list `top` of them.
+  std::int64_t check_top(std::int64_t top) const;
 
  private:
   const std::vector<Choice>& choices(const std::string& purpose) const;

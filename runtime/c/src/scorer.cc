@@ -101,10 +101,10 @@ Scorer::Scorer(Model& model, const EvaluationSettings& evaluation, const Documen
       evaluation_(evaluation),
       document_(document),
       options_(options),
-      purpose_(options.detail ? "detail" : "score"),
+      purpose_(options.top ? "detail" : "score"),
       longest_step_(model.longest_step(purpose_, evaluation.segment_len())),
       source_(model, document) {
-  if (options.detail) listed_ = model.check_detail(*options.detail);
+  if (options.top) listed_ = model.check_top(*options.top);
   const std::int64_t vocab_size = model.bundle().vocab_size;
   if (options.bos && (*options.bos < 0 || *options.bos >= vocab_size)) {
     throw Error(XLR_ERROR_OPTION,
@@ -150,7 +150,7 @@ DocumentScores Scorer::step() {
   const float* const log_prob = result_of(results, "log_prob", "float32", S).data<float>();
   if (!all_finite(log_prob, static_cast<std::size_t>(S))) memory_->begin(true);
   scores.log_probs.assign(log_prob, log_prob + n);
-  if (options_.detail) add_detail(results, scores, n, S);
+  if (options_.top) add_detail(results, scores, n, S);
   for (std::int64_t i = 0; i < n; ++i) {
     scores.index.push_back(position_ + i);
     add(log_prob[i]);
@@ -165,7 +165,7 @@ DocumentScores Scorer::step() {
 
 void Scorer::add_detail(const std::vector<Result>& results, DocumentScores& scores, std::int64_t n,
                         std::int64_t S) const {
-  const std::int64_t k = *options_.detail;
+  const std::int64_t k = *options_.top;
   const auto* const rank = result_of(results, "rank", "int64", S).data<std::int64_t>();
   const auto* const entropy = result_of(results, "entropy", "float32", S).data<float>();
   const auto* const top_ids = result_of(results, "top_ids", "int64", S * listed_).data<std::int64_t>();

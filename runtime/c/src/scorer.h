@@ -69,8 +69,8 @@ struct DocumentScores : Scores {
 };
 
 struct ScoreOptions {
-  std::optional<std::int64_t> bos;     // token that the model reads before the document
-  std::optional<std::int64_t> detail;  // likeliest tokens to list
+  std::optional<std::int64_t> bos;  // token that the model reads before the document
+  std::optional<std::int64_t> top;  // likeliest tokens to list
 };
 
 // One document. The model reads the held token first; its successor is the next target.

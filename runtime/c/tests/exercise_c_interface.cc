@@ -88,7 +88,7 @@ void documents(xlr_model* model) {
   xlr_score_options options = XLR_SCORE_OPTIONS_INIT;
   xlr_document_score total = XLR_DOCUMENT_SCORE_INIT;
   std::size_t scored = 0;
-  options.detail = 2;
+  options.top = 2;
   options.bos = 1;
   expect(xlr_score_ids(model, ids.data(), ids.size(), &options, count, &scored, &total) == XLR_OK, "score ids");
   expect(scored == ids.size() && total.scored_tokens == 190 && std::isfinite(total.nats), "the total is wrong");
