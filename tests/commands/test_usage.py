@@ -116,6 +116,11 @@ def test_overview_and_version(invoke: Invoke) -> None:
         (["verify", "bundle", "--against", "a.py:b", "--config", "a=1"], "--config is for CHECKPOINT. Give CHECKPOINT"),
         (["score", "bundle", "text", "--include", "*.txt"], "--include selects files in folders and patterns"),
         (["evaluate", "bundle", "text", "--include", "*.txt"], "--include selects files in folders and patterns"),
+        (["score", "bundle", "text", "--ids", "--set=binary=true"], "--set binary is for text, but --ids reads token"),
+        (
+            ["context", "bundle", "text", "--ids", "--set=max_document_bytes=9"],
+            "is for rows and texts, but --ids reads",
+        ),
         (["score", "bundle", "text", "--set=save_every=2"], "--set save_every is about an interrupted output file."),
         (["score", "bundle", "text", "--device=cpu", "--set=provider=X"], "--device and --set provider exclude each"),
         (["report", "bundle", "text", "--keep", ""], "--keep is for JSON lines and tables. Add --field."),

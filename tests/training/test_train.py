@@ -173,6 +173,8 @@ def test_bad_input_writes_nothing(tmp_path: Path, text: Path) -> None:
         run(tmp_path / "missing", tmp_path / "run")
     with pytest.raises(DataError, match="no text was given to train on"):
         train(MODEL, TRAINING, [], [], tmp_path / "run", report=quiet)
+    with pytest.raises(ConfigError, match="best needs held-out text"):
+        train(MODEL, replace(TRAINING, best=True), [text], [], tmp_path / "run", report=quiet)
     assert not (tmp_path / "run").exists()
     with pytest.raises(CheckpointWriteError, match=r"\. Choose another place\.$"):
         run(text, text / "run")

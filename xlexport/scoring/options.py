@@ -100,6 +100,10 @@ class InputOptions:
             yield "--id-field is for JSON lines and tables. Add --field."
         if self.delimiter is not None and self.field is None:
             yield "--set delimiter is for tables. Add --field."
+        if self.ids and self.binary:
+            yield "--set binary is for text, but --ids reads token ids. Leave out one of them."
+        if self.ids and self.max_document_bytes is not None and self.field is None:
+            yield "--set max_document_bytes is for rows and texts, but --ids reads token ids. Leave it out."
 
     @functools.cached_property
     def reading(self) -> Reading:
