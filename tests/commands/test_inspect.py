@@ -25,8 +25,8 @@ def test_inspect_shows_what_is_in_a_bundle(bundle: Path, invoke: Invoke) -> None
     assert rows["architecture"] == "transformer_xl"
     assert rows["segment, memory, clamp"] == "8, 20, -1"
     assert rows["tokenizer"] == "bytes, vocabulary 256"
-    # 2 layers of keys and values for 28 slots of 2 heads of 8 numbers of 4 bytes: 7 kB
-    assert rows["memory of a stream"] == "0.0 MB in 4 tensors"
+    # 2 layers of keys and values for 28 slots of 2 heads of 8 numbers of 4 bytes
+    assert rows["memory of a stream"] == "7.2 kB in 4 tensors"
     assert rows["graphs"] == "score, generate, detail, positions (onnx)"
     assert not {"graph score", "weights.data", "fingerprint"} & rows.keys()
     rows = invoke("inspect", bundle, "--verbose").succeeded().table

@@ -249,9 +249,8 @@ def test_inspect_of_bundles(band: ConvertedReformer, chunk: ConvertedReformer, t
     assert fractions is not None
     assert rows["overflow, by LSH layer"] == ", ".join(f"{fraction:.2%}" for fraction in fractions)
     # Three layers with rings of 32 slots of keys and values, a local one with 6 rows; bucket ids of two layers.
-    assert (
-        rows["memory of a stream"] == f"{4 * (2 * 2 * 6 * (3 * 32 + 6) + 2 * 2 * 2 * 32) / 1e6:,.1f} MB in 10 tensors"
-    )
+    size = 4 * (2 * 2 * 6 * (3 * 32 + 6) + 2 * 2 * 2 * 32)
+    assert rows["memory of a stream"] == f"{size / 1e3:,.1f} kB in 10 tensors"
     rows = dict(bundle_rows(read_bundle(chunk.folder), chunk.folder))
     assert rows["documents"] == "whole, of at most 128 tokens"
     assert not {"segment, memory", "overflow, by LSH layer", "memory of a stream"} & rows.keys()

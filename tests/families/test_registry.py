@@ -13,6 +13,8 @@ from xlexport.commands.inspect import bundle_rows
 from xlexport.errors import ExportError
 from xlexport.families import architecture, architectures, find, title_of
 from xlexport.families.options import check_choices, collected
+from xlexport.families.recurrent import TITLES
+from xlexport.families.recurrent.huggingface import FAMILIES
 from xlruntime.bundle_files import read_bundle
 
 NAMES = ["transformer_xl", "encoder_decoder", "reformer", "recurrent"]
@@ -61,6 +63,13 @@ def test_choices_that_a_model_does_not_have(name: str, choices: dict[str, Any], 
         check_choices(name, config, choices)
     assert str(error.value) == message
     check_choices(name, config, dict.fromkeys(choices))
+
+
+def test_recurrent_models_have_the_names_of_their_families() -> None:
+    names = {kind: title_of("recurrent", {"model": kind}) for kind in ("mamba", "falcon_mamba", "rwkv7", "Mine")}
+    assert [*names.values()] == ["Mamba", "Falcon-Mamba", "RWKV-7", "recurrent model Mine"]
+    assert title_of("recurrent") == "recurrent model" and title_of("reformer", {"model": "mamba"}) == "Reformer"
+    assert {*FAMILIES, "lstm"} <= TITLES.keys()
 
 
 def test_manifest_of_an_unknown_architecture() -> None:

@@ -26,7 +26,7 @@ from xlexport.commands.options import (
 )
 from xlexport.commands.quantize import quantization_rows
 from xlexport.errors import MissingAnswerError
-from xlexport.families import description_of
+from xlexport.families import description_of, title_of
 from xlexport.families.options import spellings
 from xlexport.terminal import print_json, print_table
 from xlexport.text_ends import text_ends_note
@@ -74,7 +74,7 @@ def bundle_rows(bundle: Bundle, folder: Path, verbose: bool = False) -> list[tup
 
 def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     return [
-        ("architecture", bundle.architecture),
+        ("architecture", _architecture(bundle.architecture, bundle.config)),
         ("parameters", f"{parameters:,}" if (parameters := bundle.provenance.get("parameters")) else "not recorded"),
         ("size", _size(bundle)),
         ("precision", bundle.precision),
@@ -90,6 +90,12 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         *_statement_rows(bundle.provenance),
         *(("note", str(note)) for note in bundle.provenance.get("notes", [])),
     ]
+
+
+def _architecture(name: str, config: Mapping[str, Any]) -> str:
+    """Return the identifier of an architecture, and the name of the family or class if it has several."""
+    title = title_of(name, config)
+    return name if title == title_of(name) else f"{name} ({title.removeprefix(title_of(name)).strip()})"
 
 
 def _statement_rows(about: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -202,7 +208,7 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
     hyper_parameters = {name: value for name, value in config.items() if name not in fields.values()}
     absent = {name: f"not in the checkpoint: give {spellings([name])}" for name in fields if settings[name] is None}
     return [
-        ("checkpoint", f"{source.format}, {source.architecture}"),
+        ("checkpoint", f"{source.format}, {_architecture(source.architecture, config)}"),
         *_config_rows(hyper_parameters),
         ("parameters", f"{source.parameters:,}"),
         ("vocabulary", _vocabulary(source.tokenizer, config["n_token"])),

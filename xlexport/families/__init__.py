@@ -7,7 +7,8 @@ here. Importing this package is fast, because adapters import torch inside their
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from xlexport.errors import ExportError
 from xlexport.families.base import Architecture
@@ -72,10 +73,13 @@ def architectures() -> tuple[Architecture, ...]:
     return tuple(map(architecture, ARCHITECTURES))
 
 
-def title_of(name: str) -> str:
-    """Return the display name of an architecture; an unknown name is returned unchanged."""
+def title_of(name: str, config: Mapping[str, Any] | None = None) -> str:
+    """Return the display name of an architecture, or of the model with this configuration.
+
+    An unknown name is returned unchanged.
+    """
     architecture = find(name)
-    return name if architecture is None else architecture.title
+    return name if architecture is None else architecture.title_of(config or {})
 
 
 def description_of(name: str) -> ModelDescription:

@@ -59,6 +59,10 @@ class Architecture(ABC):
 
     # What `inspect` and `bench` say of a model
 
+    def title_of(self, config: Mapping[str, Any]) -> str:
+        """Return the name that people read of the model with this configuration."""
+        return self.title
+
     def description(self) -> ModelDescription:
         """Return what people read about a model."""
         from xlexport.families.describe import ModelDescription

@@ -14,7 +14,7 @@ import numpy as np
 
 from xlruntime.bundle import Bundle
 
-__all__ = ["Config", "ModelDescription", "Row", "stream_memory"]
+__all__ = ["Config", "ModelDescription", "Row", "stream_memory", "stream_size"]
 
 Config = Mapping[str, Any]
 Row = tuple[str, str]  # name and value, in a table
@@ -57,10 +57,15 @@ class ModelDescription:
 
 def stream_memory(bundle: Bundle) -> Row:
     """Return the row about the size of one stream's memory."""
+    return "memory of a stream", f"{stream_size(bundle)} in {len(bundle.memory)} tensors"
+
+
+def stream_size(bundle: Bundle) -> str:
+    """Return the size of one stream's memory in words."""
     free = {"batch": 1, **{symbol: bundle.settings.slots(symbol) for symbol in bundle.evaluation.rings}}
     total = sum(
         np.dtype(entry.dtype).itemsize
         * math.prod(axis if isinstance(axis, int) else free[axis] for axis in entry.shape)
         for entry in bundle.memory
     )
-    return "memory of a stream", f"{total / 1e6:,.1f} MB in {len(bundle.memory)} tensors"
+    return f"{total / 1e6:,.1f} MB" if total >= 1e6 else f"{total / 1e3:,.1f} kB"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xlexport.families import title_of
+from xlexport.families.describe import stream_size
 from xlruntime import Bundle, EvaluationSettings, __version__
 from xlruntime.hub_cache import folder_name
 
@@ -112,7 +113,7 @@ def bundle_note(bundle: Bundle, folder: Path, settings: EvaluationSettings) -> s
     layers = bundle.config.get("n_layer") or len(bundle.config.get("attn_layers", ()))
     name = folder_name(folder.resolve())
     parts = [
-        title_of(bundle.architecture),
+        title_of(bundle.architecture, bundle.config),
         *([f"{layers} layers of {bundle.config['d_model']:,}"] if layers and "d_model" in bundle.config else []),
         f"vocabulary of {bundle.vocab_size:,}",
         bundle.precision,
@@ -120,7 +121,8 @@ def bundle_note(bundle: Bundle, folder: Path, settings: EvaluationSettings) -> s
     ]
     if settings.full_document:
         return f"{', '.join(parts)}; the whole document in one step."
-    return f"{', '.join(parts)}; segments of {settings.segment_len:,}, memory {settings.most_rows:,}."
+    memory = f"memory {settings.most_rows:,}" if bundle.evaluation.rings else f"state of {stream_size(bundle)}"
+    return f"{', '.join(parts)}; segments of {settings.segment_len:,}, {memory}."
 
 
 def ceilings(vocab_size: int) -> dict[str, int]:

@@ -20,6 +20,7 @@ from xlexport.bench.report import report_rows
 from xlexport.commands.inspect import bundle_rows
 from xlexport.errors import ExportError, ParityError
 from xlexport.families.recurrent.source import module_source
+from xlexport.page.assemble import bundle_note
 from xlexport.verification import verify
 from xlruntime.bundle_files import read_bundle
 
@@ -121,8 +122,14 @@ def test_another_model_is_found_out(exported: tuple[Any, Path]) -> None:
             verify(xlruntime.load(folder, threads=1), wrong, np.arange(50), segments=2).require_passed()
     speed = bench(folder, threads=1, repeats=1, rounds=1)
     assert dict(report_rows(speed))["arithmetic"].startswith("not counted") and speed.floor is None
-    rows = dict(bundle_rows(read_bundle(folder), folder))
-    assert rows["memory of a stream"].endswith("in 3 tensors") and rows["architecture"] == "recurrent"
+    bundle = read_bundle(folder)
+    note = bundle_note(bundle, folder, bundle.settings)
+    assert note.startswith(f"recurrent model {type(model).__name__}, ") and ", state of 0." in note
+    rows = dict(bundle_rows(bundle, folder))
+    assert (
+        rows["memory of a stream"].endswith("in 3 tensors")
+        and rows["architecture"] == f"recurrent ({type(model).__name__})"
+    )
 
 
 def test_decision_by_the_length_of_the_example_is_found_out(tmp_path: Path) -> None:

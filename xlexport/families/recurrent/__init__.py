@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURE", "RecurrentArchitecture"]
 
+TITLES = {
+    "falcon_mamba": "Falcon-Mamba",
+    "lstm": "LSTM",
+    "mamba": "Mamba",
+    "mamba2": "Mamba-2",
+    "rwkv": "RWKV-4",
+    "rwkv7": "RWKV-7",
+}
 PROBED = 16  # ids that show which others a model calls impossible
 
 
@@ -28,6 +36,11 @@ class RecurrentArchitecture(Architecture):
     name = "recurrent"
     title = "recurrent model"
     further_lengths = (1, 3, 300)  # torch may keep what code decided by the example's length: a branch, or chunks
+
+    def title_of(self, config: Mapping[str, Any]) -> str:
+        """Return the name of the family, or that of the user's class after the title."""
+        model = config.get("model", "")
+        return TITLES.get(model, f"{self.title} {model}".rstrip())
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare the length of a segment, and of a document if the module limits it; a state needs no settings."""
