@@ -15,6 +15,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "runtime" / "python"), str(ROOT / "training")]
 
+from xlruntime import __version__ as release  # noqa: E402
+
 project = "xlexport"
 author = "The xlexport authors"
 project_copyright = "The xlexport authors, Apache-2.0"
@@ -26,7 +28,7 @@ include_patterns = [
     "samples/*.md",
     "tests/conformance/*.md",
 ]
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 
 # A heading of up to four levels can be linked to, by the anchor that code hosts give it.
 myst_heading_anchors = 4
@@ -46,7 +48,10 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
 html_theme = "furo"
-html_title = "xlexport"
+html_title = f"xlexport {release}"
+html_static_path = ["theme"]
+html_js_files = ["copy.js"]
+html_css_files = ["copy.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_use_index = True
@@ -83,6 +88,10 @@ MOVED = {
     "docs/changes_for_you": "docs/troubleshooting#what-changed-for-you",
 }
 
+# Classes of `xlruntime` that users make; all others come from functions, so the reference hides how they are made.
+MADE = ("Document", "GrowingText", "LoadOptions", "Random", "Sampling", "SearchOptions")
+UNNAMED = re.compile(r"^```\n((?:.+\n)*?)(?=```$)", re.M)
+COMMAND = re.compile(r"(xlexport|pip|python|npm|node|cmake|git|cd|hf) ")
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=\))")
 MARKDOWN_CODE = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)(?=(\w?))")
 
@@ -104,6 +113,23 @@ def read_markdown_code(app: Any, what: str, name: str, thing: Any, options: Any,
     lines[:] = MARKDOWN_CODE.sub(lambda code: f"``{code[1]}``" + ("\\ " if code[2] else ""), text).splitlines()
 
 
+def name_languages(app: Any, docname: str, source: list[str]) -> None:
+    """Colour blocks of commands, and of commands with their output, which a code host does without a name."""
+
+    def named(block: re.Match[str]) -> str:
+        kind = "console" if block[1].startswith("$ ") else "bash" if COMMAND.match(block[1]) else ""
+        return f"```{kind}\n{block[1]}"
+
+    source[0] = UNNAMED.sub(named, source[0])
+
+
+def hide_constructor(app: Any, what: str, name: str, thing: Any, options: Any, *signature: Any) -> Any:
+    """Leave out how a class is made that users never make."""
+    package, _, own = name.rpartition(".")
+    hidden = what == "exception" or (what == "class" and package.startswith("xlruntime") and own not in MADE)
+    return ("", None) if hidden else None
+
+
 def list_commands(app: Any, docname: str, source: list[str]) -> None:
     """Add the help and the settings of all commands to their page."""
     if docname != "docs/reference/commands":
@@ -115,7 +141,7 @@ def list_commands(app: Any, docname: str, source: list[str]) -> None:
     for name in COMMANDS:
         source[0] += f"\n## `{name}`\n"
         for flag in ("--help", "--help-settings"):
-            shown = CliRunner(env={"COLUMNS": "100"}).invoke(cli, [name, flag])
+            shown = CliRunner(env={"COLUMNS": "80"}).invoke(cli, [name, flag], prog_name="xlexport")
             if shown.exit_code == 0:  # some commands have no settings
                 source[0] += f"\n```\n$ xlexport {name} {flag}\n{shown.output}```\n"
 
@@ -137,4 +163,6 @@ def setup(app: Any) -> None:
     app.connect("source-read", list_commands)
     app.connect("source-read", link_folders_to_their_page)
     app.connect("build-finished", write_redirects)
+    app.connect("source-read", name_languages)
+    app.connect("autodoc-process-signature", hide_constructor)
     app.connect("autodoc-process-docstring", read_markdown_code, priority=400)

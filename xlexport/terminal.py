@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
+from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -30,6 +31,7 @@ __all__ = [
     "WARNINGS",
     "Failure",
     "Interrupted",
+    "drawing",
     "encode_output",
     "escaped_json",
     "failure",
@@ -60,6 +62,24 @@ class Interrupted(click.ClickException):
     """A command was ended by Ctrl-C; the message says what it left."""
 
     exit_code = INTERRUPTED
+
+
+@contextlib.contextmanager
+def drawing(picture: Path, left: str) -> Iterator[None]:
+    """Say that the block has written a picture, and what Ctrl-C leaves.
+
+    Args:
+        left: what is complete if Ctrl-C ends the block, and the next step.
+
+    Raises:
+        Interrupted: Ctrl-C; with these words.
+    """
+    done = "replaced" if picture.exists() else "wrote"
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted before {picture} was drawn. {left}") from None
+    tell(f"{done} {picture}")
 
 
 def is_quiet() -> bool:

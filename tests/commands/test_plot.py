@@ -68,12 +68,12 @@ def test_long_tokens_spread_over_what_they_cover() -> None:
 def test_white_space_between_words_counts(invoke: Invoke, tmp_path: Path) -> None:
     """Count white space after the first token, too: the end of the curve equals `score`."""
     words, path = with_words(tmp_path / "words.bundle"), tmp_path / "text.txt"
-    path.write_bytes(b"a b c d\na b\n")
+    path.write_bytes("a b ¢ d\na b\n".encode())
     (curve,) = invoke("plot", "bits", words, path, "--set=window=3", "--json", "--threads", "1").succeeded().object
     (total,) = xlruntime.load(words, threads=1).score([path])
-    assert (curve["unit"], curve["ends"]) == ("character", [3, 6, 9, 12])
-    assert curve["running"][-1] == pytest.approx(total.bits_per_char)
-    assert np.dot(curve["windowed"], [2, 3, 3, 3]) == pytest.approx(total.bits)  # the first character has none
+    assert (curve["unit"], curve["ends"]) == ("byte", [3, 6, 9, 12, 13])
+    assert curve["running"][-1] == pytest.approx(total.bits_per_byte)
+    assert np.dot(curve["windowed"], [2, 3, 3, 3, 1]) == pytest.approx(total.bits)  # the first byte has none
 
 
 @pytest.mark.parametrize(("length", "window"), [(1, 1), (200, 1), (201, 2), (1000, 5), (1001, 10), (152_089, 1000)])

@@ -14,7 +14,7 @@ import pytest
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import GOLDEN
 from xlexport.commands import run
-from xlexport.terminal import escaped_json, print_json, print_line, print_table, print_text, tell_problem
+from xlexport.terminal import Interrupted, drawing, escaped_json, print_json, print_line, print_table, print_text, tell_problem
 
 HOSTILE = "\x1b]0;PWN\x07\x1b[2J\x9b31m\x85\u202e\u2066\x7f\ud800"
 BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
@@ -85,6 +85,20 @@ def test_verdicts_are_coloured_on_a_terminal(plain: str | None, out: Stream, mon
     shown = out.shown()
     assert click.unstyle(shown) == "ok     yes\nequal  NO\nError: no.\n"
     assert re.findall(r"\x1b\[(3\d)m", shown) == (["32", "32", "31", "31"] if out.is_terminal and not plain else [])
+
+
+def test_pictures_say_what_ctrl_c_leaves_and_what_they_replace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "a.png"
+    with pytest.raises(Interrupted, match=r"^interrupted before .*a.png was drawn. The results are printed.$"):
+        with drawing(picture, "The results are printed."):
+            raise KeyboardInterrupt
+    assert capsys.readouterr().err == ""
+    for word in ("wrote", "replaced"):
+        with drawing(picture, ""):
+            picture.touch()
+        assert capsys.readouterr().err == f"{word} {picture}\n"
 
 
 def test_json_is_the_same_value_escaped(out: Stream) -> None:

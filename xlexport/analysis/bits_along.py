@@ -15,7 +15,7 @@ from xlexport.errors import XlexportError
 from xlruntime import Document, Model
 from xlruntime.scores import LN2
 
-__all__ = ["BitsAlong", "bits_along", "nice_window", "unit_along"]
+__all__ = ["BitsAlong", "bits_along", "nice_window"]
 
 WINDOWS = 200  # of the longest document, at most
 
@@ -27,8 +27,8 @@ Bits = npt.NDArray[np.float64]
 class BitsAlong:
     """The cost of a document's tokens by their places in it.
 
-    The unit of places (`unit`) is bytes if tokens are bytes, characters for all other text, and tokens for a document
-    given as ids. The bits of a token are spread evenly from the end of the previous token to its own end.
+    The unit of places (`unit`) is bytes for text, and tokens for a document given as ids. The bits of a token are
+    spread evenly from the end of the previous token to its own end.
 
     Attributes:
         document: its name.
@@ -48,13 +48,6 @@ class BitsAlong:
         """Return all fields for JSON."""
         fields = asdict(self)
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in fields.items()}
-
-
-def unit_along(model: Model, ids: bool) -> str:
-    """Return the unit of places in a model's documents: byte, character or token."""
-    if ids:
-        return "token"
-    return "byte" if model.bundle.tokenizer.kind == "bytes" else "character"
 
 
 def nice_window(length: int) -> int:
@@ -77,7 +70,8 @@ def bits_along(
     """Score documents and return the bits along each of them.
 
     Args:
-        unit: the result of `unit_along`.
+        unit: `byte`, or `token` for documents given as ids. Bytes need sources that hold the text after it was read: a
+            text, bytes, or a source with `kept`.
         window: units in one window; None: `nice_window` of the longest document.
         progress: called with the number of finished documents, and the number of all documents.
         evaluation: see `Model.evaluation`.
@@ -94,6 +88,10 @@ def bits_along(
         parts[part.number].append((part.ends, part.log_probs))
         if part.first is not None:
             begins[part.number] = int(part.first.ends[-1])
+        if part.summary is not None and unit == "byte" and model.bundle.tokenizer.kind != "bytes":
+            at = _byte_places(documents[part.number].source)
+            begins[part.number] = int(at[begins[part.number]])
+            parts[part.number] = [(at[ends], log_probs) for ends, log_probs in parts[part.number]]
         finished_documents += part.summary is not None
         progress(finished_documents, len(names))
     if empty := [name for name, pieces in zip(names, parts, strict=True) if not any(len(ends) for ends, _ in pieces)]:
@@ -103,6 +101,16 @@ def bits_along(
     joined = [tuple(map(np.concatenate, zip(*pieces, strict=True))) for pieces in parts]
     width = window or nice_window(max(int(ends[-1]) for ends, _ in joined))
     return list(_curves(names, begins, joined, unit, width))
+
+
+def _byte_places(source: Any) -> Places:
+    """Return the byte at which each character of a document begins, and the end of the last."""
+    held = source if isinstance(source, str | bytes) else bytes(source.kept)
+    text = held if isinstance(held, str) else held.decode("utf-8", "surrogateescape")
+    marks = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    escaped = (marks >= 0xDC80) & (marks <= 0xDCFF)  # a byte that is not UTF-8
+    lengths = np.where(escaped, 1, 1 + np.sum([marks >= least for least in (0x80, 0x800, 0x10000)], axis=0))
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def _curves(

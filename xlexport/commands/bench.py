@@ -26,7 +26,7 @@ from xlexport.commands.options import (
     settings_options,
     trust_option,
 )
-from xlexport.terminal import print_json, print_line, print_table, tell
+from xlexport.terminal import drawing, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from xlexport.bench.report import BenchReport
@@ -140,5 +140,5 @@ def _print_reports(reports: Iterator[BenchReport], combinations: int, as_json: b
                 for line in profile_lines(report.profile):
                     print_line(line)
     if plot is not None:
-        draw_plot(seen, plot)
-        tell(f"wrote {plot}")
+        with drawing(plot, "The results are printed."):
+            draw_plot(seen, plot)

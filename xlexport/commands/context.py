@@ -24,7 +24,7 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, print_line, tell
+from xlexport.terminal import drawing, print_json, print_line, tell
 from xlruntime import OptionError
 from xltraining.config_fields import options_of, setting
 
@@ -184,5 +184,5 @@ def context(
     if plot is not None:
         from xlexport.analysis.plots import draw_context
 
-        draw_context(report, plot)
-        tell(f"wrote {plot}")
+        with drawing(plot, "The results are printed."):
+            draw_context(report, plot)

@@ -45,8 +45,11 @@ SPECIAL: dict[str, Any] = {
 reading_options = options_from(InputOptions, "input_options", **SPECIAL)
 
 
-def find_documents(files: Sequence[Path], input_options: InputOptions) -> list[Document]:
+def find_documents(files: Sequence[Path], input_options: InputOptions, keep: bool = False) -> list[Document]:
     """Return the documents in files, folders, patterns and standard input; only JSON lines are opened already.
+
+    Args:
+        keep: whether their sources keep the text that was read.
 
     Raises:
         click.UsageError: --include would do nothing.
@@ -62,7 +65,7 @@ def find_documents(files: Sequence[Path], input_options: InputOptions) -> list[D
         inputs = find_inputs(files, input_options.include, reading, [], tell)
     budget = ALL_LIMITS.budget("all documents together", TextError)
     collection = []
-    for document in documents(inputs, reading, sys.stdin.buffer, keep=False):
+    for document in documents(inputs, reading, sys.stdin.buffer, keep=keep):
         source: Any = document.source
         budget.charge(
             DOCUMENT_COST + (ID_COST * len(source) if isinstance(source, list) else getattr(source, "held", 0))

@@ -67,9 +67,10 @@ def options_from(kind: type[Any], name: str = "options", **special: Mapping[str,
     """
     decorators = []
     for option in options_of(kind).values():
-        own = special.get(option.name, {})
+        own: dict[str, Any] = dict(special.get(option.name, {}))
         if option.common and option.kind == "boolean":
-            decorator = declared(option, **({} if option.default is None else {"is_flag": True}), **own)
+            flag = {} if option.default is None else {"is_flag": True}
+            decorator = declared(option, **{**flag, **own})
         else:
             decorator = with_default(option, **own)
         decorators.append(headed(option.heading, decorator) if option.heading else decorator)

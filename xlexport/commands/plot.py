@@ -26,10 +26,11 @@ from xlexport.commands.options import (
 )
 from xlexport.progress_bar import progress_bar
 from xlexport.scoring.options import InputOptions
-from xlexport.terminal import print_json, print_table, tell
+from xlexport.terminal import drawing, print_json, print_table
 
 __all__ = ["plot"]
 
+AGAIN = "Run the command again."
 
 drawing_options = (
     click.option(
@@ -37,7 +38,7 @@ drawing_options = (
         "--output",
         type=OUTPUT,
         metavar="FILE",
-        help="The .png or .svg file to write; it replaces an existing file.",
+        help="The .png or .svg file to write, or to replace.",
     ),
     json_option("the numbers of the plot"),
 )
@@ -81,16 +82,16 @@ def bits(
 ) -> None:
     """Draw bits per byte along FILES: by window, and cumulative from the beginning. Needs no PyTorch."""
     _check(output, as_json)
-    from xlexport.analysis.bits_along import bits_along, unit_along
+    from xlexport.analysis.bits_along import bits_along
     from xlexport.bundles import open_bundle
 
-    documents = find_documents(files, input_options)
+    documents = find_documents(files, input_options, keep=True)
     model = open_bundle(bundle, **runtime)
     with progress_bar("scoring") as progress:
         curves = bits_along(
             model,
             documents,
-            unit=unit_along(model, input_options.ids),
+            unit="token" if input_options.ids else "byte",
             window=window,
             batch_size=batch_size,
             progress=progress,
@@ -101,8 +102,8 @@ def bits(
     if output is not None:
         from xlexport.analysis.plots import draw_along
 
-        draw_along(curves, output)
-        tell(f"wrote {output}")
+        with drawing(output, AGAIN):
+            draw_along(curves, output)
 
 
 def _parsed(context: click.Context, parameter: click.Parameter, heads: tuple[str, ...]) -> list[tuple[int, int]]:
@@ -199,5 +200,5 @@ def attention(
     if output is not None:
         from xlexport.analysis.plots import draw_attention
 
-        draw_attention(report, output)
-        tell(f"wrote {output}")
+        with drawing(output, AGAIN):
+            draw_attention(report, output)

@@ -31,7 +31,7 @@ from xlexport.commands.options import (
     usage_errors,
 )
 from xlexport.progress_bar import DocumentsBar, progress_bar
-from xlexport.terminal import tell
+from xlexport.terminal import drawing, tell
 from xlruntime.hub_cache import folder_name
 
 if TYPE_CHECKING:
@@ -387,6 +387,6 @@ def _draw(page: PageOptions, rows: Sequence[ListRow], sides: Sequence[str], titl
         return
     from xlexport.report.picture import draw_words
 
-    for sentence in draw_words(rows, sides, title, page.picture):
-        tell(sentence)
-    tell(f"wrote {page.picture}")
+    with drawing(page.picture, "The page is complete. Run the command again with --force to draw."):
+        for sentence in draw_words(rows, sides, title, page.picture):
+            tell(sentence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ from xlexport.commands.train_settings import (
 )
 from xlexport.extras import require
 from xlexport.progress_bar import ProgressBar, progress_bar
-from xlexport.terminal import INTERRUPTED, is_quiet, tell
+from xlexport.terminal import INTERRUPTED, Interrupted, drawing, is_quiet, tell
 
 if TYPE_CHECKING:
     from xltraining.config_fields import ModelConfig
@@ -185,6 +186,7 @@ def train(
         curve_writers(tensorboard) as write_line,
         progress_bar("training", visible=is_first) as bar,
         acknowledged(lambda: tell(STOPPING) if is_first and not is_quiet() else None),
+        _ended_at_once(output),
     ):
         progress = _Progress(bar, training_config.steps, is_first and training_config.threads is None)
 
@@ -207,10 +209,7 @@ def train(
             on_evaluation=progress.on_evaluation,
         )
     if plot is not None and (output / "log.jsonl").exists() and is_first:
-        from xlexport.analysis.plots import plot_training
-
-        plot_training(output / "log.jsonl", plot)
-        tell(f"wrote {plot}")
+        _draw_curves(output, plot)
     status = INTERRUPTED if result.interrupted else 0
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         leave(status)
@@ -227,6 +226,29 @@ def _texts(files: tuple[Path, ...]) -> tuple[Path, ...]:
 def _is_first() -> bool:
     """Return whether this is the first of several processes that train one model: only it writes and shows."""
     return os.environ.get("RANK", "0") == "0"
+
+
+@contextlib.contextmanager
+def _ended_at_once(output: Path) -> Iterator[None]:
+    """Say after the second Ctrl-C how the run goes on, if its folder has a checkpoint."""
+    from xltraining.loop.saved_run import CHECKPOINT_NAME
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (output / CHECKPOINT_NAME).exists():
+            raise
+        saved = f"{output / CHECKPOINT_NAME} is from before."
+        raise Interrupted(f"ended at once, unsaved; {saved} Continue with --resume.") from None
+
+
+def _draw_curves(output: Path, plot: Path) -> None:
+    from xlexport.analysis.plots import plot_training
+
+    again = shlex.join(["xlexport", "train", "-o", str(output), "--resume", "--plot", str(plot)])
+    tell(f"drawing {plot}")
+    with drawing(plot, f"The run is saved. Draw it: {again}"):
+        plot_training(output / "log.jsonl", plot)
 
 
 class _Progress:
