@@ -127,7 +127,7 @@ def hide_constructor(app: Any, what: str, name: str, thing: Any, options: Any, *
     """Leave out how a class is made that users never make."""
     package, _, own = name.rpartition(".")
     hidden = what == "exception" or (what == "class" and package.startswith("xlruntime") and own not in MADE)
-    return ("", None) if hidden else None
+    return ("", None) if hidden and signature[0] is not None else None
 
 
 def list_commands(app: Any, docname: str, source: list[str]) -> None:
