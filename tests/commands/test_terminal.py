@@ -14,7 +14,16 @@ import pytest
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import GOLDEN
 from xlexport.commands import run
-from xlexport.terminal import Interrupted, drawing, escaped_json, print_json, print_line, print_table, print_text, tell_problem
+from xlexport.terminal import (
+    Interrupted,
+    drawing,
+    escaped_json,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+    tell_problem,
+)
 
 HOSTILE = "\x1b]0;PWN\x07\x1b[2J\x9b31m\x85\u202e\u2066\x7f\ud800"
 BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
@@ -91,9 +100,9 @@ def test_pictures_say_what_ctrl_c_leaves_and_what_they_replace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "a.png"
-    with pytest.raises(Interrupted, match=r"^interrupted before .*a.png was drawn. The results are printed.$"):
-        with drawing(picture, "The results are printed."):
-            raise KeyboardInterrupt
+    message = r"^interrupted before .*a.png was drawn. The results are printed.$"
+    with pytest.raises(Interrupted, match=message), drawing(picture, "The results are printed."):
+        raise KeyboardInterrupt
     assert capsys.readouterr().err == ""
     for word in ("wrote", "replaced"):
         with drawing(picture, ""):
@@ -141,6 +150,19 @@ def test_records_of_a_hostile_text(per: str, kind: str, out: Stream, tmp_path: P
     assert is_clean(text) == out.is_terminal
     if kind == "jsonl":
         assert {json.loads(line)["document"] for line in text.split("\n")[:-1]} == {HOSTILE[:-1]}
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_words_are_a_table_on_a_terminal_and_json_elsewhere(options: list[str], out: Stream, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("one two\x1b[2J three")
+    lines = run_into(out, "score", BYTES, path, "--per", "word", *options).splitlines()
+    if options or not out.is_terminal:
+        assert [json.loads(line)["word"] for line in lines] == ["one", "two\x1b[2J", "three"]
+        return
+    name, head, *rows = lines
+    assert (name, head, rows[0]) == (f"{path}:", "      bits  word", "         –  one")
+    assert re.findall(r"^ +\d+\.\d\d  (.+)$", "\n".join(rows), re.M) == [r"two\x1b[2J", "three"]
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])

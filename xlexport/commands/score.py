@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -30,12 +31,14 @@ from xlexport.terminal import (
     failure,
     is_quiet,
     print_json,
+    print_line,
     standard_output,
     tell,
 )
-from xlruntime.messages import many_lines
+from xlruntime.messages import many_lines, one_line
 
 if TYPE_CHECKING:
+    from xlexport.scoring.options import Level
     from xlexport.scoring.totals import Totals
 
 __all__ = ["score"]
@@ -128,9 +131,11 @@ def score(
         unchecked = "Options and inputs were not checked; --force scores again."
         tell(f"{run.output}: already complete, so nothing was done. {unchecked}")
         return
+    chosen = options.as_json or options.kind is not None or options.level == "document"
+    output = _StandardOutput(options.format) if chosen or not sys.stdout.isatty() else _Table(options.level)
     reporter = _Reporter(DocumentsBar(*extent(run.inputs, options.reading)), options.as_json)
     try:
-        totals = run.score(evaluation, reporter, _StandardOutput(options.format), sys.stdin.buffer)
+        totals = run.score(evaluation, reporter, output, sys.stdin.buffer)
     except KeyboardInterrupt as error:
         if not error.args:
             raise
@@ -178,3 +183,23 @@ class _StandardOutput:
         data = self._escaped(raw.decode("utf-8")) if self._is_terminal else raw
         with standard_output():
             click.echo(data, nl=False, color=True)
+
+
+class _Table:
+    """Shows records on a terminal in aligned columns, under the name of their document."""
+
+    def __init__(self, level: Level) -> None:
+        self._level, self._text, self._document = level, "text" if level == "line" else level, None
+
+    def write(self, raw: bytes) -> None:
+        for record in map(json.loads, raw.decode("utf-8").split("\n")[:-1]):
+            numbers = {"bits": record.get("surprisal_bits", record.get("bits"))}
+            numbers |= {name: record[f"{name}_bits"] for name in ("corrected", "entropy") if f"{name}_bits" in record}
+            if record["document"] != self._document:
+                self._document = record["document"]
+                print_line(f"{self._document}:")
+                print_line(f"{''.join(f'{name:>10}' for name in numbers)}  {self._level}")
+            cells = ("–" if value is None else f"{value:.2f}" for value in numbers.values())
+            likeliest = " | ".join(entry["token"] for entry in record.get("top", ()))
+            text = one_line(record[self._text]) + (f"    likeliest: {one_line(likeliest)}" if likeliest else "")
+            print_line(f"{''.join(f'{cell:>10}' for cell in cells)}  {text}")
