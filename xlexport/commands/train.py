@@ -176,11 +176,7 @@ def train(
             architecture = architecture_of(config)
             check_effect(architecture, model, training)
         check_positions(config)
-        if config.position_limit is not None and architecture == "reformer":
-            tell(
-                f"the model has {config.position_limit:,} positions, so longer documents will need --restart. "
-                "--set model.position=rotary has no limit."
-            )
+        _tell_limits(config, training_config, architecture)
     is_first = _is_first()
     with (
         curve_writers(tensorboard) as write_line,
@@ -214,6 +210,21 @@ def train(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         leave(status)
     return status
+
+
+def _tell_limits(config: ModelConfig, training: TrainingConfig, architecture: str) -> None:
+    """Say what a new run will not reach."""
+    if config.position_limit is not None and architecture == "reformer":
+        tell(
+            f"the model has {config.position_limit:,} positions, so longer documents will need --restart. "
+            "--set model.position=rotary has no limit."
+        )
+    if 0 < training.steps < training.warmup_steps:
+        tell(
+            f"the run ends within its warm-up of {training.warmup_steps:,} updates, at "
+            f"{training.steps / training.warmup_steps:.0%} of the learning rate. Shorten it: "
+            "--set training.warmup_steps=N."
+        )
 
 
 def _texts(files: tuple[Path, ...]) -> tuple[Path, ...]:

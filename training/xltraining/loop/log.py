@@ -59,14 +59,11 @@ class Log:
 
     def scores_in_words(self) -> str:
         """Return the loss in training and on held-out text, and the share of right answers if the task has one."""
-        if self._task.bytes_per_target is not None:
-            return f"{self._bits_in_words('')}; held out {self._bits_in_words('valid_')}"
+        if self._task.bytes_per_target is not None:  # of the units in the log, those that fit a line of 80 characters
+            train, valid = (
+                (self.last[f"{prefix}bits_per_byte"], self.last[f"{prefix}perplexity"]) for prefix in ("", "valid_")
+            )
+            return f"{train[0]:.4f} bits/byte, perplexity {train[1]:,.1f}; held out {valid[0]:.4f}, {valid[1]:,.1f}"
         words = f"{self.train_bits:.4f} bits/{self._task.unit}, held out {self.valid_bits:.4f}"
         accuracy = self.last.get("valid_accuracy")
         return words if accuracy is None else f"{words}, {accuracy:.1%} right"
-
-    def _bits_in_words(self, prefix: str) -> str:
-        """Return bits per unit, bits per byte and perplexity."""
-        unit, last = self._task.unit, self.last
-        bits, per_byte = last[f"{prefix}bits_per_{unit}"], last[f"{prefix}bits_per_byte"]
-        return f"{bits:.4f} bits/{unit}, {per_byte:.4f} bits/byte, perplexity {last[f'{prefix}perplexity']:,.1f}"
