@@ -59,7 +59,7 @@ def test_folder_without_a_document(
 
 def test_bundle_is_no_folder_of_texts(score: Score, bundle: Path, texts: list[Path]) -> None:
     shown = score(bundle)
-    expected = f"Error: {bundle}: a bundle, not a folder of texts. Give documents to score.\n"
+    expected = f"Error: {bundle}: a bundle, not a folder of texts. BUNDLE comes first, then the documents.\n"
     assert (shown.code, shown.out, shown.err) == (1, "", expected)
     assert names(score, bundle, "--include", "bundle.json") == [str(bundle / "bundle.json")]
     folder = texts[0].parent

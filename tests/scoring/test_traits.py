@@ -100,3 +100,12 @@ def test_encoding_of_a_file_is_named_by_its_bytes(score: Score, tmp_path: Path) 
     assert [quoted(name) for name in ("a.txt", "<|endoftext|>", "it's", "a\nb'", "\udce9")] == [
         *("a.txt", "'<|endoftext|>'", "'it'\"'\"'s'", r"$'a\x0ab\x27'", r"$'\xe9'")
     ]
+
+
+def test_text_without_white_space_has_no_words(score: Score, tmp_path: Path) -> None:
+    texts = {"zh": "今天天气很好，我们去公园散步。", "ru": "Сегодня хорошая погода.", "hi": "आज मौसम बहुत अच्छा है।"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        note = f"{tmp_path / name}: words end at white space, which this text hardly has."
+        assert (note in score(tmp_path / name, "--per", "word").succeeded().err) == (name == "zh")
+        assert note not in score(tmp_path / name).succeeded().err

@@ -58,7 +58,8 @@ def find_inputs(
             inputs += inputs_at(argument, patterns)
         elif os.path.isdir(argument):
             if not patterns and os.path.isfile(Path(argument, MANIFEST)):
-                raise TextError(f"{name}: a bundle, not a folder of texts.", hint="Give documents to score.")
+                hint = "Give texts." if reading is None else "BUNDLE comes first, then the documents."
+                raise TextError(f"{name}: a bundle, not a folder of texts.", hint=hint)
             inputs += _in_folder(Path(argument), patterns, unwanted, tell)
         elif glob.has_magic(name) and not os.path.exists(argument):
             inputs += _matching(name, patterns, unwanted, tell)

@@ -20,7 +20,7 @@ from xlexport.scoring.output_formats import header_line
 from xlexport.scoring.partial_file import HINT, PartialFile
 from xlexport.scoring.records import Scored, document_fields
 from xlexport.scoring.resume import Saved, SavedRun, describe_run
-from xlexport.scoring.totals import Totals, caveats, losses
+from xlexport.scoring.totals import Totals, caveats, lacks_white_space, losses
 from xlexport.scoring.traits import trait_notes
 from xlruntime import DocumentScore, Model, StateError, TokenScores
 from xlruntime.messages import counted, named
@@ -196,6 +196,11 @@ class _Counting:
             for caveat in caveats(self._job.settings, self._tokenizer):
                 self._reporter.tell(caveat)
             begin, options = self._rule.begin, self._job.options
+            if options.level == "word" and lacks_white_space(score):
+                self._reporter.tell(
+                    f"{score.document}: words end at white space, which this text hardly has. Try --per token, or "
+                    "--per region with a mark (|) between words."
+                )
             if begin is not None and self._rule.adds_begin and options.bos is None and not options.reading.ids:
                 self._reporter.tell(
                     f"Each text is read after {named(begin.name)}, as its tokenizer's own rule says ({begin.source}); "

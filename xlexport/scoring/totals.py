@@ -10,8 +10,9 @@ from xlruntime import DocumentScore, EvaluationSettings, TextError
 from xlruntime.documents import Tokenizer
 from xlruntime.messages import counted
 
-__all__ = ["NEWLINES_MERGED", "Totals", "added", "caveats", "losses", "nothing_to_score"]
+__all__ = ["NEWLINES_MERGED", "Totals", "added", "caveats", "lacks_white_space", "losses", "nothing_to_score"]
 
+LONG_WORD = 10  # characters; words of more are rare in scripts of other than ASCII characters that have white space
 NEWLINES_MERGED = "The tokenizer reads newlines as spaces, so bits per byte exclude the cost of line breaks."
 
 
@@ -106,6 +107,11 @@ def caveats(evaluation: EvaluationSettings, tokenizer: Tokenizer) -> list[str]:
     if tokenizer.merges_newlines:
         sentences.append(NEWLINES_MERGED)
     return sentences
+
+
+def lacks_white_space(score: DocumentScore) -> bool:
+    """Return whether a text is in a script, such as Chinese or Thai, that does not separate words by white space."""
+    return score.bytes > 2 * score.chars and score.chars > LONG_WORD * score.words
 
 
 def losses(score: DocumentScore | Totals) -> list[str]:
