@@ -38,7 +38,7 @@ def test_commands_of_the_page_print_its_output(tmp_path: Path) -> None:
     paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = {**os.environ, "PATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
     commands = examples()
-    assert len(commands) == 15
+    assert len(commands) == 10
     for command, shown in commands:
         ran = subprocess.run(
             command, check=False, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
