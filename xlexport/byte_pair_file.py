@@ -1,6 +1,24 @@
 """Write a byte-level BPE of a tokenizer.json for runtimes without the `tokenizers` library.
 
-The layout is in docs/bundle_format.md. Tables of characters come from the library, whose Unicode versions are its own.
+Tables of characters come from the library, whose Unicode versions are its own. docs/bundle_format.md says how a text
+is cut.
+
+Numbers are little-endian: u1, u2 and u4 have one, two and four bytes. A text or token is its u2 length, at most 1,000
+bytes, and the bytes. Each table begins with the u4 number of its rows. The file has these parts and nothing behind
+them, and at most 64 MiB; `:` gives the most rows.
+
+    head            the bytes `xlbpe`, 0, 0, 1; u4 flags: 1 a piece that is a token is not merged, 2 texts are brought
+                    into NFC; u4 id of the unknown token, or 2^32 - 1
+    tokens: 2^22    the bytes of each id, from 0 on, all different; empty if only an added token has the id. At most
+                    `vocab_size`
+    merges: 2^22    u4 left, u4 right: ids, by rank. Their bytes together are those of a token; no pair occurs twice
+    added: 2^16     u4 id; u1 flags: 1 left out of decoded text, 2 found after normalization; text
+    letters, numbers, white space: 2^16 each
+                    u4 first, u4 last: ranges of characters, which do not overlap
+    With flag 2 of the head, all sorted by characters:
+    decompositions: 2^16      u4 character, u1 number of parts (1 to 4), u4 each part. Hangul is computed
+    compositions: 2^16        u4 first, u4 second, u4 both together
+    combining classes: 2^16   u4 first, u4 last, u1 class, not 0
 """
 
 from __future__ import annotations

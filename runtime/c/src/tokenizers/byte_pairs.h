@@ -17,7 +17,7 @@
 
 namespace xlruntime {
 
-// Its file: tokens, merges, added tokens and tables of characters (docs/bundle_format.md).
+// Its file: tokens, merges, added tokens and tables of characters (xlexport/byte_pair_file.py).
 struct BytePairFile {
   struct Merge {
     std::uint32_t rank;
