@@ -172,7 +172,7 @@ class ScoreOptions(InputOptions):
         "Format of the records.  [default: as -o ends]",
         flags=("--format",),
         common=True,
-        heading="Records",
+        heading="Output",
     )
     as_json: bool = _record(
         False,
