@@ -46,6 +46,10 @@ __all__ = [
 ELSEWHERE = {"RecurrentModel": "families.recurrent.protocol", "scan": "families.scan", "score": "score_files"}
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import what needs PyTorch when it is first asked for."""
     if name not in __all__:

@@ -34,7 +34,7 @@ from xlexport.families.transformer_xl import tensorflow
 from xlruntime.bundle import Bundle
 from xlruntime.bundle_files import is_bundle
 from xlruntime.hub_cache import MAIN, cache_folder, download_advice, download_command, snapshots
-from xlruntime.messages import first_line, listed, named
+from xlruntime.messages import first_line, listed, named, near_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,6 +44,7 @@ __all__ = ["ModelCode", "bundle_path", "load_reference", "load_source", "resolve
 GROUP = "xlexport.models"  # of entry points; each loads a factory, a class or a module
 IN_FILE = re.compile(r"(.+\.py)(?::(.*))?")
 LARGEST_SOURCE = 1 << 24  # bytes of a Python file
+ENDINGS = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")  # of files, which no model on the hub is named after
 OFFERED = 5  # names that a hint lists
 
 
@@ -232,12 +233,16 @@ def _check_cached(name: str, snapshot: Path) -> None:
 
 def _unknown(name: str) -> CheckpointNotFoundError:
     """Return the error for a name that nothing has, with names like it."""
-    if os.path.isabs(name) or name.startswith("."):
-        return CheckpointNotFoundError(f"{name}: no such file or folder.", hint="Check the path.")
+    path = Path(name)
+    near = near_path(path)
+    if os.path.isabs(name) or name.startswith(".") or path.suffix in ENDINGS:
+        return CheckpointNotFoundError(f"{name}: no such file or folder.", hint=near or "Check the path.")
     cached = [path.name.removeprefix("models--").replace("--", "/") for path in cache_folder().glob("models--*")]
     similar = [f"{name.partition('@')[0]}@{commit}" for commit in snapshots(name)[0]][:OFFERED]  # other revisions of it
     similar = similar or difflib.get_close_matches(name, [*entry_points(group=GROUP).names, *cached])
-    advice = f"Did you mean {' or '.join(map(named, similar))}?" if similar else "Check it; code is FILE.py:NAME."
+    advice = near or "Check it; code is FILE.py:NAME."
+    if similar:
+        advice = f"Did you mean {' or '.join(map(named, similar))}?"
     what = f"no such file or folder, no installed model ({GROUP}), and none in the hub's cache ({cache_folder()})"
     return CheckpointNotFoundError(f"{name}: {what}.", hint=advice + download_advice(name))
 

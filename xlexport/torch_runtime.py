@@ -72,7 +72,7 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
 
 def _open(kind: type[Kind], folder: str | Path, options: LoadKeywords) -> Kind:
     require("convert")
-    chosen = LoadOptions(**options)
+    chosen = LoadOptions.of(options)
     if str(chosen.place) != "cpu":
         raise OptionError(
             f"{folder}: PyTorch runs this bundle on the CPU, where it was traced, not on {chosen.place}.",

@@ -115,6 +115,8 @@ def test_name_means_one_model(name: str, what: str, output: str, folder: Path) -
         ("org/tiny.v1", r"not complete .*: no model\.safetensors or .*\. Run `hf download org/tiny\.v1`"),
         ("linked", r"models--linked/snapshots/1+: behind a link, .* Run `hf download linked`\."),
         ("/absent.pt", r"^/absent.pt: no such file or folder\. Check the path\.$"),
+        ("models/tiny.pt", r"^models/tiny.pt: no such file or folder\. Did you mean models/tiny\.py\?$"),
+        ("modles", r"hub\)\. Did you mean models\?"),
         ("org/tiny.v1@dev", rf"hub\)\. Did you mean org/tiny\.v1@{COMMIT}\? .* org/tiny\.v1 --revision dev`\."),
         ("org/hostile", f"Did you mean org/hostile@{COMMIT}"),
         ("models/tiny.py", r"Python code\. Give models/tiny.py:Tiny or models/tiny.py:raises or"),

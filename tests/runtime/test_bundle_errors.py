@@ -138,6 +138,7 @@ def test_graphs_that_were_exchanged_are_refused(bundle_copy: Path) -> None:
     ("path", "message"),
     [
         ("absent", "no such folder. Make a bundle with"),
+        ("bundel", "no such folder. Did you mean "),
         ("bundle/score.onnx", "a file, expected a bundle folder"),
         (".", "no bundle.json in it, so not a bundle"),
     ],

@@ -16,11 +16,16 @@ import pytest
 
 import xlruntime
 from tests.helpers.paths import GOLDEN
-from xlruntime import BundleError, Model, engine, load
+from xlruntime import BundleError, Model, OptionError, engine, load
 from xlruntime.bundle_files import check_digests
 
 USE = "import sys, xlruntime; print(len(list(xlruntime.load(sys.argv[1], threads=1).score(['some text']))))"
 SHOW = "import logging; logging.basicConfig(level='DEBUG'); "
+
+
+def test_unknown_option_of_load_is_named(bytes_model: Model) -> None:
+    with pytest.raises(OptionError, match=r"^load has no option mem_len, only device, .*Give evaluation settings"):
+        load(bytes_model.folder, mem_len=8)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("asked", [False, True])

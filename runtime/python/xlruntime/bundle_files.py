@@ -13,7 +13,7 @@ from .bundle import DIGEST, MANIFEST, MANIFEST_LIMITS, Bundle, FileDigest
 from .errors import BundleDamagedError, BundleError, BundleFormatError, BundleMismatchError, BundleNotFoundError
 from .hub_cache import download_advice, real_folders
 from .limits import read_at_most
-from .messages import listed
+from .messages import listed, near_path
 
 __all__ = ["BundleFiles", "check_digests", "digest_file", "is_bundle", "read_bundle"]
 
@@ -50,7 +50,7 @@ def read_bundle(
     hint = f"Make a bundle with `xlexport convert CHECKPOINT`.{download_advice(str(folder))}"
     if not folder.is_dir():
         problem = "a file, expected a bundle folder" if folder.exists() else "no such folder"
-        raise BundleNotFoundError(f"{folder}: {problem}.", hint=hint)
+        raise BundleNotFoundError(f"{folder}: {problem}.", hint=near_path(folder) or hint)
     manifest = folder / MANIFEST
     if not manifest.is_file():
         raise BundleNotFoundError(f"{folder}: no {MANIFEST} in it, so not a bundle.", hint=hint)

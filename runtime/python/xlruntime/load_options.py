@@ -11,7 +11,7 @@ from typing import TypedDict
 from .devices import Device, named_provider, parse_device
 from .errors import ArgumentError, OptionError
 from .execution_providers import PROVIDERS
-from .messages import shown
+from .messages import listed, shown
 
 __all__ = ["LoadKeywords", "LoadOptions"]
 
@@ -101,6 +101,20 @@ class LoadOptions:
                 f"cuda_graphs needs a CUDA device, but the device is {self.place}.",
                 hint="Leave it out, or choose cuda.",
             )
+
+    @classmethod
+    def of(cls, options: LoadKeywords) -> LoadOptions:
+        """Return the options that the caller of `load` gives.
+
+        Raises:
+            OptionError: a name is not one of a field, or as above.
+        """
+        if unknown := sorted(options.keys() - cls.__dataclass_fields__.keys()):
+            raise OptionError(
+                f"load has no option {listed(unknown)}, only {listed(cls.__dataclass_fields__)}.",
+                hint="Give evaluation settings, such as mem_len, to score(), stream() or generate().",
+            )
+        return cls(**options)
 
     @cached_property
     def place(self) -> Device:

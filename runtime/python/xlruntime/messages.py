@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import reprlib
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
-__all__ = ["bounded", "counted", "first_line", "listed", "many_lines", "named", "one_line", "quoted", "shown"]
+__all__ = [
+    "bounded",
+    "counted",
+    "first_line",
+    "listed",
+    "many_lines",
+    "named",
+    "near_path",
+    "one_line",
+    "quoted",
+    "shown",
+]
 
 LISTED = 5  # entries that a list shows
 LONGEST_NAME = 100
@@ -28,6 +41,16 @@ def shown(value: object) -> str:
     if isinstance(value, str):
         return repr(value[:LONGEST_TEXT])
     return " ".join(reprlib.repr(value).split()).encode("ascii", "backslashreplace").decode("ascii")[:LONGEST_VALUE]
+
+
+def near_path(path: Path) -> str:
+    """Return the question whether a missing path was meant to be the one most like it in its folder, or nothing."""
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return ""
+    near = [] if path.name in names else difflib.get_close_matches(path.name, names, n=1)
+    return f"Did you mean {quoted(path.with_name(near[0]))}?" if near else ""
 
 
 def named(name: object) -> str:

@@ -41,7 +41,7 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
             the library of kernels is missing or cannot be loaded.
         OptionError: an option is malformed, or `cuda_graphs` is not possible with this bundle.
     """
-    return Model.open(folder, LoadOptions(**options), translates=False)
+    return Model.open(folder, LoadOptions.of(options), translates=False)
 
 
 class Model(Engine):

@@ -162,7 +162,7 @@ def load_translator(folder: str | Path, **options: Unpack[LoadKeywords]) -> Tran
     Raises:
         BundleError: also if the bundle is a language model.
     """
-    return Translator.open(folder, LoadOptions(**options), translates=True)
+    return Translator.open(folder, LoadOptions.of(options), translates=True)
 
 
 class Translator(Engine):
