@@ -147,11 +147,11 @@ def load_reference(name: str, *, trust: bool = False) -> Any:
     code = resolve(name)
     if isinstance(code, Path):
         raise CheckpointError(f"{name}: a reference is code, not a checkpoint.", hint="Give FILE.py:NAME.")
-    return _run(name, code, trust, lambda found: inspect.isclass(found) or _takes_nothing(found))
 
+    def is_to_call(found: Any) -> bool:
+        return inspect.isclass(found) or (inspect.isfunction(found) and not inspect.signature(found).parameters)
 
-def _takes_nothing(found: Any) -> bool:
-    return inspect.isfunction(found) and not inspect.signature(found).parameters
+    return _run(name, code, trust, is_to_call)
 
 
 def _models(name: str) -> Iterator[tuple[str, Path | ModelCode]]:

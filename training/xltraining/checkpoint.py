@@ -132,7 +132,8 @@ def save_checkpoint(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".pt":
-            content["state_dict"] = _share_tied(config, tensors)
+            tied = shared_names(config)  # share storage again after a change of dtype, so that a file holds it once
+            content["state_dict"] = {name: tensors[tied.get(name, name)] for name in tensors}
             if training is not None:
                 content["training"] = training
             with atomic_output.file(path) as temporary:
@@ -146,7 +147,8 @@ def save_checkpoint(
                 f"{path}: only a .pt file can hold the state of a training run.", hint="End the path in .pt."
             )
         else:
-            _check_folder(path)
+            if path.exists() and not (path / CONFIG_NAME).is_file() and (not path.is_dir() or any(path.iterdir())):
+                raise OSError(f"{path} exists and is not a checkpoint")
             with atomic_output.folder(path) as temporary:
                 _fill_folder(temporary, config, content, tensors)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # the libraries' errors for a full disk
@@ -154,11 +156,6 @@ def save_checkpoint(
             f"{path}: the checkpoint could not be written ({first_line(error)}); nothing was replaced.",
             hint="Free some space, or choose another place.",
         ) from error
-
-
-def _check_folder(path: Path) -> None:
-    if path.exists() and not (path / CONFIG_NAME).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise OSError(f"{path} exists and is not a checkpoint")
 
 
 def _fill_folder(folder: Path, config: ModelConfig, content: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -299,12 +296,6 @@ def _read_folder(path: Path) -> dict[str, Any]:
     except safetensors.SafetensorError as error:
         raise RunFileError(f"{path / WEIGHTS_NAME}: damaged ({first_line(error)}).", hint="Copy it again.") from error
     return content
-
-
-def _share_tied(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Let tied names share storage again after a change of dtype, so that a file holds it once."""
-    tied = shared_names(config)
-    return {name: tensors[tied.get(name, name)] for name in tensors}
 
 
 def check_tensors(where: Path | str, config: ModelConfig, tensors: Mapping[str, Any]) -> list[str]:

@@ -233,7 +233,8 @@ def plot_training(log: Path, path: Path) -> None:
         OSError: the log cannot be read, or the file cannot be written.
     """
     lines: list[dict[str, Any]] = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    unit = _unit(lines)
+    names = [name.removeprefix("bits_per_") for line in lines[:1] for name in line if name.startswith("bits_per_")]
+    unit = "byte" if "byte" in names or not names else names[0]
     figure = _figure(9, 6)
     above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
     for name, label in ((f"bits_per_{unit}", "training text"), (f"valid_bits_per_{unit}", "held-out text")):
@@ -251,9 +252,3 @@ def plot_training(log: Path, path: Path) -> None:
     for axes in (above, below):
         axes.grid(alpha=0.3)
     save_picture(figure, path)
-
-
-def _unit(lines: list[dict[str, Any]]) -> str:
-    """Return `byte` if the log has bits per byte, else its own unit."""
-    names = [name.removeprefix("bits_per_") for line in lines[:1] for name in line if name.startswith("bits_per_")]
-    return "byte" if "byte" in names or not names else names[0]

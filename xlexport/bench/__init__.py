@@ -24,7 +24,6 @@ from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import XlexportError
 from xlexport.families import architecture
 from xlexport.model_names import load_source
-from xlruntime.bundle import Bundle
 from xlruntime.errors import OptionError
 from xlruntime.model import Model, load
 from xlruntime.providers import import_onnxruntime
@@ -204,17 +203,15 @@ def _work(
 
 
 def _eager(against: str | Path, source: SourceCheckpoint, model: Model) -> EagerSide:
-    if source.architecture != model.bundle.architecture or not _same_model(model.bundle, source.config):
+    bundle, config = model.bundle, source.config
+    # A conversion may change some fields.
+    names = {*config, *bundle.config} - {*architecture(bundle.architecture).converted_fields}
+    same = all(config.get(name) == bundle.config.get(name) for name in names)
+    if source.architecture != bundle.architecture or not same:
         raise XlexportError(
             f"{model.folder} was converted from another model than {against}.", hint="Give its own checkpoint."
         )
     return EagerSide(source)
-
-
-def _same_model(bundle: Bundle, config: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint has the bundle's configuration, except what a conversion may change."""
-    names = {*config, *bundle.config} - {*architecture(bundle.architecture).converted_fields}
-    return all(config.get(name) == bundle.config.get(name) for name in names)
 
 
 def _measure(

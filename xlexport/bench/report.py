@@ -138,17 +138,14 @@ def table_line(report: BenchReport) -> str:
 
 def profile_lines(profile: Sequence[OperatorTime]) -> list[str]:
     """Return the time of each operator, one in each line; with execution providers unless all run on the CPU."""
-    rows = [("operator", "ms", "share", "count", "provider"), *map(_profile_cells, profile)]
+    rows = [("operator", "ms", "share", "count", "provider")]
+    rows += [(at.operator, f"{at.ms:,.3f}", f"{at.percent:.1f}%", f"{at.count:,}", at.provider) for at in profile]
     elsewhere = {time.provider for time in profile} - {"", "CPUExecutionProvider"}
     width = max(len(row[0]) for row in rows)
     return [
         f"{name:<{width}}  {ms:>9}  {share:>6}  {count:>6}" + (f"  {provider}" if elsewhere else "")
         for name, ms, share, count, provider in rows
     ]
-
-
-def _profile_cells(time: OperatorTime) -> tuple[str, str, str, str, str]:
-    return time.operator, f"{time.ms:,.3f}", f"{time.percent:.1f}%", f"{time.count:,}", time.provider
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -91,7 +91,9 @@ def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -
     tell(f"scoring {length:,} of {size:,} bytes in a process without PyTorch")
     score = _score(bundle, text, length)
     tell("colouring a text by surprisal")
-    _write_page(bundle, text, folder / PAGE)
+    beginning = text.read_bytes()[:PAGE_BYTES].decode("utf-8", "ignore").rpartition("\n")[0]
+    arguments = ["-m", "xlexport", "report", str(bundle), "-", "-o", str(folder / PAGE), "--quiet"]
+    _run("writing the page", [*arguments, "--title", "Python's documentation"], beginning)
     tell("timing the bundle and the eager model in turns")
     speed = bench(bundle, against=checkpoint, rounds=ROUNDS, repeats=REPEATS, precision=PRECISION, patience=PATIENCE)
     return DemoResult(checkpoint, bundle, convert_seconds, parity, size, score, speed)
@@ -101,13 +103,6 @@ def _score(bundle: Path, text: Path, length: int) -> dict[str, Any]:
     arguments = ["-c", SCORE_WITHOUT_TORCH, str(bundle), str(text), str(length)]
     score: dict[str, Any] = json.loads(_run("scoring without PyTorch", arguments))
     return score
-
-
-def _write_page(bundle: Path, text: Path, page: Path) -> None:
-    """Let `xlexport report` write a page about the beginning of a text."""
-    beginning = text.read_bytes()[:PAGE_BYTES].decode("utf-8", "ignore").rpartition("\n")[0]
-    arguments = ["-m", "xlexport", "report", str(bundle), "-", "-o", str(page), "--title", "Python's documentation"]
-    _run("writing the page", [*arguments, "--quiet"], beginning)
 
 
 def _run(stage: str, arguments: list[str], text: str | None = None) -> str:

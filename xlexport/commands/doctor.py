@@ -65,17 +65,14 @@ class Check:
 
 def run_checks() -> list[Check]:
     """Run all checks; the failure of one does not stop the others."""
-    checks = [_python(), Check("numpy", True, f"numpy {np.__version__}"), _onnxruntime()]
+    version = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
+    new = sys.version_info >= OLDEST_PYTHON
+    python = Check("python", new, version, None if new else "Install Python 3.11 or newer.")
+    checks = [python, Check("numpy", True, f"numpy {np.__version__}"), _onnxruntime()]
     if checks[-1].ok:
         checks += [*map(_device, PROVIDERS), _kernels()]
     checks += [_extra(name) for name in PURPOSES]
     return [*checks, _sample(), _cores(), _memory(), _instruction_sets()]
-
-
-def _python() -> Check:
-    version = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
-    good = sys.version_info >= OLDEST_PYTHON
-    return Check("python", good, version, None if good else "Install Python 3.11 or newer.")
 
 
 def _onnxruntime() -> Check:
@@ -158,17 +155,14 @@ def _cores() -> Check:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     detail = f"{usable} of {os.cpu_count()} usable by this process, load {load:.1f}"
-    quota = _cgroup_cores()
-    if quota is None or (usable is not None and quota >= usable):
+    # What a container allows; ONNX Runtime ignores it.
+    quota, _, period = (_read("/sys/fs/cgroup/cpu.max") or "max").strip().partition(" ")
+    allowed = int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+    if allowed is None or (usable is not None and allowed >= usable):
         busy = "Other programs keep them busy, and PyTorch suffers most: --threads 1 may be faster."
         return Check("cores", True, detail) if load < (usable or 1) else Check("cores", None, detail, busy)
-    return Check("cores", None, f"{detail}; its container may use {quota:g}", f"Use --threads {max(1, int(quota))}.")
-
-
-def _cgroup_cores() -> float | None:
-    """Return the cores that a container's quota allows, if there is one; ONNX Runtime ignores it."""
-    quota, _, period = (_read("/sys/fs/cgroup/cpu.max") or "max").strip().partition(" ")
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+    hint = f"Use --threads {max(1, int(allowed))}."
+    return Check("cores", None, f"{detail}; its container may use {allowed:g}", hint)
 
 
 def _memory() -> Check:

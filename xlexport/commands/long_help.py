@@ -120,12 +120,8 @@ class LongCommand(click.Command):
             if record is not None:
                 names = record[0].removesuffix(" RANGE")  # click's word for a number with limits, which help shows
                 text = POSITIVE.sub("", record[1])
-                sections.setdefault(self.heading_of(parameter), []).append((names, text))
+                sections.setdefault(str(vars(parameter).get("heading", OTHER)), []).append((names, text))
         for heading, records in sections.items():
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records, col_max=WIDEST)
-
-    def heading_of(self, parameter: click.Parameter) -> str:
-        """Return the heading under which help shows an option."""
-        return str(vars(parameter).get("heading", OTHER))

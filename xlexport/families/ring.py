@@ -29,13 +29,10 @@ class RingStep:
         self.newest_first = torch.remainder(offset + (C + S - 1) - torch.arange(C), capacity)
         self._index: dict[int, tuple[Tensor, ...]] = {}  # of `write`, by axis: one for all layers
 
-    def slots_of(self, ages: Tensor) -> Tensor:
-        """Return the slots of rows that are numbered from the oldest, 0, to the newest, C - 1."""
-        return torch.remainder(self.offset + self.S + ages, self.capacity)
-
     def by_age(self, memory: Tensor) -> Tensor:
         """Return a ring (…, C) along the last axis in order of age, oldest row first."""
-        return memory.index_select(-1, self.slots_of(torch.arange(self.C)))
+        slots = torch.remainder(self.offset + self.S + torch.arange(self.C), self.capacity)
+        return memory.index_select(-1, slots)
 
     def write(self, memory: Tensor, rows: Tensor, axis: int) -> Tensor:
         """Write S `rows` into the ring of C slots along `axis`; in place if input and output share a buffer.

@@ -156,7 +156,9 @@ def _unknown(path: Path) -> CheckpointError:
 
 
 def _unknown_pickle(path: Path) -> CheckpointError:
-    if other := _other_library(path):
+    with path.open("rb") as file:
+        first = file.read(4)
+    if other := OTHERS.get(first, OTHERS.get(path.suffix.lower())):
         hint = "Give the checkpoint that it was exported from." if "ONNX" in other else OWN_CODE
         return CheckpointError(f"{path}: {other}, not a PyTorch checkpoint.", hint=hint)
     summary = summarize(path)
@@ -173,13 +175,6 @@ def _unknown_pickle(path: Path) -> CheckpointError:
             hint=f"Save plain tensors instead. {KNOWN}",
         )
     return _foreign(path, _tensor_names(path))
-
-
-def _other_library(path: Path) -> str | None:
-    """Return what a file of another library is, or None."""
-    with path.open("rb") as file:
-        first = file.read(4)
-    return OTHERS.get(first, OTHERS.get(path.suffix.lower()))
 
 
 def _foreign(path: Path, tensors: Sequence[str]) -> CheckpointError:

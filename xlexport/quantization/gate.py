@@ -19,7 +19,6 @@ from xlexport.scoring.documents import ids_of_words
 from xlexport.verification.text import VerificationText, default_text
 from xlruntime.bundle import TokenizerEntry
 from xlruntime.documents import Document, Tokenizer, check_ids
-from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 from xlruntime.translator import Translator
 
@@ -61,11 +60,6 @@ class GateText:
 
     ids: npt.NDArray[np.int64]
     files: tuple[dict[str, str | int], ...]
-
-
-def _default_tokens(evaluation: EvaluationSettings) -> int:
-    """Return how many tokens fill the memory twice, but at least 16,384."""
-    return max(USUAL_TOKENS, 0 if evaluation.full_document else 2 * evaluation.capacity())
 
 
 def check_texts(tokenizer: TokenizerEntry, texts: Sequence[Path], as_ids: bool = False, pairs: bool = False) -> None:
@@ -138,7 +132,9 @@ def gate_text(
         {"name": Path(name).name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
         for name, content in contents.items()
     )
-    return GateText(ids[: (tokens or _default_tokens(model.bundle.settings)) + 1], files)
+    settings = model.bundle.settings
+    twice_the_memory = 0 if settings.full_document else 2 * settings.capacity()
+    return GateText(ids[: (tokens or max(USUAL_TOKENS, twice_the_memory)) + 1], files)
 
 
 def _ids_of(model: Model | Translator, content: bytes, name: str, as_ids: bool) -> npt.NDArray[np.int64]:

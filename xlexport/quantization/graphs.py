@@ -174,18 +174,13 @@ def write_graphs(
         graph = replace(old, inputs=rounded_inputs(old.inputs, rings), outputs=outputs)
         if purpose != POSITIONS or precision.half:  # runs once for each stream, so quantizing it saves nothing
             precision.rewrite(model, keep, store)
-            _set_opset(model, precision.opset)
+            # From 20 to 21 the operators of our graphs only gained more dtypes.
+            for part in (model, *model.functions.values()):
+                part.opset_imports[""] = max(precision.opset, model.opset_imports[""])
         models[purpose], graphs[purpose] = model, graph
     _write(models, {purpose: graph.file for purpose, graph in graphs.items()}, folder)
     requires = requirements(folder, graphs.values())
     return replace(bundle, graphs=graphs, memory=memory, precision=precision.name, requires=requires)
-
-
-def _set_opset(model: ir.Model, opset: int) -> None:
-    """Raise the opset; from 20 to 21 the operators of our graphs only gained more dtypes."""
-    model.opset_imports[""] = max(opset, model.opset_imports[""])
-    for function in model.functions.values():
-        function.opset_imports[""] = model.opset_imports[""]
 
 
 def _write(models: Mapping[str, ir.Model], files: Mapping[str, str], folder: Path) -> None:

@@ -70,16 +70,14 @@ class ChunkWorker:
                 job = self._job
                 model = open_bundle(job.bundle, **job.runtime)
                 self._scorer = ChunkScorer(model, job.settings, job.options, job.with_speed)
-            for message in self._scorer.score(chunk, state, self._is_due):
+            every = self._job.options.save_every
+            for message in self._scorer.score(chunk, state, lambda: time.monotonic() >= self._saved_at + every):
                 yield pickle.dumps(list(map(_sendable, message)) if isinstance(message, list) else message)
                 if isinstance(message, ChunkState):
                     self._saved_at = time.monotonic()
         except Exception as error:
             error.add_note(traceback.format_exc())  # for a bug
             yield pickle.dumps(_Failed(_sendable_error(error)))
-
-    def _is_due(self) -> bool:
-        return time.monotonic() >= self._saved_at + self._job.options.save_every
 
 
 W = TypeVar("W", bound=Worker)

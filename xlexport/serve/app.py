@@ -62,9 +62,14 @@ def make_app(
     completions, sessions = Completions(models, limits, metrics), SessionRoutes(models, limits, store)
     plain = _ModelRoutes(models, limits, metrics)
 
+    async def sweep() -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            store.expire()
+
     @contextlib.asynccontextmanager
     async def lifespan(app: object) -> AsyncIterator[None]:
-        sweeping = asyncio.create_task(_sweep(store))
+        sweeping = asyncio.create_task(sweep())
         try:
             yield
         finally:
@@ -268,9 +273,3 @@ def _header(scope: Scope, key: bytes) -> bytes:
 def _loggable(path: str) -> str:
     """Return what the log shows of a path: not the name of a session, which is as good as a key."""
     return named(re.sub("sess-[0-9a-f]{32}", "{session}", path))
-
-
-async def _sweep(store: SessionStore) -> None:
-    while True:
-        await asyncio.sleep(SWEEP_SECONDS)
-        store.expire()

@@ -80,7 +80,9 @@ def verify_text(
         walked = usual
     else:
         ids = np.arange(vocab_size) if possible is None else possible()
-        walked = VerificationText(ids[_random_ids(len(ids))], RANDOM)
+        # Like words (Zipf's law): every decade of ids has the same probability.
+        decades = np.random.default_rng(0).random(RANDOM_IDS) * np.log(len(ids) + 1)
+        walked = VerificationText(ids[np.clip(np.exp(decades).astype(np.int64) - 1, 0, len(ids) - 1)], RANDOM)
     check_ids(walked.ids, vocab_size, walked.name)
     return walked
 
@@ -112,9 +114,3 @@ def _known_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64] | None:
     marks = [vocabulary.id_of(symbol) for symbol in (vocabulary.line_start, vocabulary.line_end)]
     known = np.count_nonzero(~np.isin(ids, [number for number in marks if number is not None]))
     return ids if known >= FEWEST_KNOWN else None
-
-
-def _random_ids(n_token: int) -> npt.NDArray[np.int64]:
-    """Return random ids distributed like words (Zipf's law): every decade of ids has the same probability."""
-    decades = np.random.default_rng(0).random(RANDOM_IDS) * np.log(n_token + 1)
-    return np.clip(np.exp(decades).astype(np.int64) - 1, 0, n_token - 1)

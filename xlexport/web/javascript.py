@@ -60,7 +60,9 @@ def find_packages(names: tuple[str, ...], folder: Path | None = None) -> list[Pa
     packages: list[Package] = []
     problems: list[str] = []
     for name in names:
-        place = next((place for place in _places(source, name) if _is_package(place, name)), None)
+        manifests = (place / "package.json" for place in _places(source, name))
+        ours = (file for file in manifests if file.is_file() and _fields(file).get("name") == name)
+        place = next((file.parent for file in ours), None)
         result = f"{name} is missing" if place is None else _read(place, name)
         if isinstance(result, str):
             problems.append(result)
@@ -87,11 +89,6 @@ def _places(folder: Path, name: str) -> Iterator[Path]:
     yield folder / name
     if name == RUNTIME:
         yield folder
-
-
-def _is_package(place: Path, name: str) -> bool:
-    manifest = place / "package.json"
-    return manifest.is_file() and _fields(manifest).get("name") == name
 
 
 def _fields(manifest: Path) -> dict[str, object]:

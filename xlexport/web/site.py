@@ -115,11 +115,11 @@ def _copy_package(package: Package, output: Path) -> None:
 def _about(bundle: Bundle, folder: Path, tokenizer: Tokenizer, title: str) -> dict[str, Any]:
     """Return what the page's script and its worker need to know before the bundle is loaded."""
     settings = bundle.settings
-    kind = bundle.tokenizer.kind
+    kind, detail = bundle.tokenizer.kind, bundle.graphs.get("detail")
     offsets = {"tokenizers": "none", "none": "ids"}.get(kind, "bytes" if tokenizer.offsets_in_bytes else "characters")
     return {
         "title": title,
-        "top": min(TOP, _listed(bundle)),
+        "top": 0 if detail is None else min(TOP, int(detail.outputs["top_ids"].shape[-1])),
         "vocabSize": bundle.vocab_size,
         "levels": COLOUR_LEVELS,
         "ceiling": ceilings(bundle.vocab_size),
@@ -132,12 +132,6 @@ def _about(bundle: Bundle, folder: Path, tokenizer: Tokenizer, title: str) -> di
         "bundleBytes": sum(digest.size for digest in bundle.files.values()),
         "runtimeVersion": xlruntime.__version__,
     }
-
-
-def _listed(bundle: Bundle) -> int:
-    """Return how many likeliest tokens the bundle's graph for detail lists."""
-    graph = bundle.graphs.get("detail")
-    return 0 if graph is None else int(graph.outputs["top_ids"].shape[-1])
 
 
 def _size(path: Path) -> int:

@@ -59,11 +59,13 @@ def read_fields(kind: type[T], value: object) -> T:
 
 def _read(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
     """Return `value` as the type `hint`. If it does not fit, add to `problems`; the result is then not valid."""
-    fitting = _fitting(hint, value)
+    kinds = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
+    fitting = next((kind for kind in kinds if _fits(kind, value)), None)
     if fitting is None:
         problems.append(f"{where or 'it'} is {_shown(value)}, expected {_expected(hint)}")
         return None
-    fitting = _bare(fitting)
+    if get_origin(fitting) is Annotated:  # with a range
+        fitting = get_args(fitting)[0]
     origin = get_origin(fitting)
     if dataclasses.is_dataclass(fitting):
         return _read_dataclass(fitting, value, where, problems)
@@ -98,12 +100,6 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _fitting(hint: Any, value: object) -> Any:
-    """Return the member of `hint` that fits the JSON value; None if no member fits."""
-    kinds = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
-    return next((kind for kind in kinds if _fits(kind, value)), None)
-
-
 def _fits(kind: Any, value: object) -> bool:
     """Return whether a value has the type `kind` and its range: booleans are not numbers; inner values come later."""
     if get_origin(kind) is Annotated:
@@ -119,11 +115,6 @@ def _fits(kind: Any, value: object) -> bool:
 def _length(kind: Any) -> int | None:
     """Return the number of parts of a tuple; None: any number, or another type."""
     return len(get_args(kind)) if get_origin(kind) is tuple and Ellipsis not in get_args(kind) else None
-
-
-def _bare(kind: Any) -> Any:
-    """Return a type without its range."""
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _json_type(kind: Any) -> type:

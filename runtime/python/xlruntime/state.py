@@ -103,7 +103,8 @@ class State:
         missing = [name for name in ("fingerprint", *OWN, *COUNTERS, *TEXTS) if name not in metadata]
         if missing:
             raise StateDamagedError(f"{path}: {', '.join(missing)} is missing.", hint=HINT)
-        settings = {name.removeprefix("setting."): _value(metadata[name]) for name in metadata if _is_setting(name)}
+        names = [name for name in metadata if name in OWN or name.startswith("setting.")]
+        settings = {name.removeprefix("setting."): _value(metadata[name]) for name in names}
         counters = {name: _value(metadata[name]) for name in COUNTERS}
         try:
             held = HeldText(bytes.fromhex(metadata["held"]), {"true": True, "false": False}[metadata["begun"]])
@@ -284,10 +285,6 @@ def _digest(metadata: Mapping[str, str], *arrays: npt.NDArray[Any]) -> str:
 def _bytes(array: npt.NDArray[Any]) -> memoryview:
     """Return the memory of a contiguous array as bytes."""
     return array.reshape(-1).view(np.uint8).data
-
-
-def _is_setting(name: str) -> bool:
-    return name in OWN or name.startswith("setting.")
 
 
 def _text(value: bool | int | None) -> str:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def train(
         CheckpointWriteError: a checkpoint could not be written.
         TrainingDivergedError: the loss or a weight is no longer finite; the last checkpoint is kept.
     """
-    report = report or _print_to_stderr
+    report = report or partial(print, file=sys.stderr)
     if task is None:
         check_positions(model_config)
     checkpoint = Path(out_dir) / CHECKPOINT_NAME
@@ -177,7 +178,10 @@ class TrainingRun:
             raise ConfigError(f"swap_layers trains on one process, found {self.processes.count}.")
         if config.best and not task.held_out:
             raise ConfigError("best needs held-out text.", hint="Give some, or leave it out.")
-        store = self._new_store() if config.swap_layers else None
+        store = None
+        if config.swap_layers:
+            self._make_folder()
+            store = LayerStore(self.device, self.out_dir)
         self.model = new_model(model_config, store).to(self.device).train()
         if initial is not None:
             self.model.load_state_dict(initial)
@@ -190,11 +194,6 @@ class TrainingRun:
         self.log = Log(out_dir, task)
         self.best: float | None = None  # score on held-out text
         self._about: dict[str, Any] = dict(about or {})
-
-    def _new_store(self) -> LayerStore:
-        """Make a store whose files are in the output folder."""
-        self._make_folder()
-        return LayerStore(self.device, self.out_dir)
 
     def _make_folder(self) -> None:
         try:
@@ -383,10 +382,6 @@ class TrainingRun:
 
 class _EvaluationEndedError(Exception):
     """Ctrl-C ended an evaluation."""
-
-
-def _print_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 @contextmanager

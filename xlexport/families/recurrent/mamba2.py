@@ -52,7 +52,12 @@ class Mamba2Sizes(StateSpaceSizes):
         """Return the fields that only Mamba-2 has."""
         heads, width = values.size("num_heads", 128), values.size("head_dim", 64)
         groups = values.size("n_groups", 8)
-        low, high = values.value("time_step_limit", (0.0, math.inf), "two numbers, the smaller one first", _is_range)
+
+        def is_range(value: Any) -> bool:
+            is_pair = isinstance(value, list | tuple) and len(value) == 2
+            return is_pair and all(map(is_number, value)) and value[0] <= value[1]
+
+        low, high = values.value("time_step_limit", (0.0, math.inf), "two numbers, the smaller one first", is_range)
         if not values.problems and heads * width != d_inner:
             values.problems.append(
                 f"num_heads × head_dim is {heads * width:,}, expected expand × hidden_size {d_inner:,}"
@@ -61,10 +66,6 @@ class Mamba2Sizes(StateSpaceSizes):
             values.problems.append(f"num_heads is {heads:,}, expected a multiple of n_groups {groups:,}")
         dt_most = None if high == math.inf else float(high)
         return {"n_head": heads, "n_group": groups, "dt_least": float(low), "dt_most": dt_most}
-
-
-def _is_range(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value)) and value[0] <= value[1]
 
 
 class _GroupNorm(nn.RMSNorm):

@@ -137,7 +137,9 @@ class FeedForwardStep(nn.Module):
 
     def _mapped(self, rows: Tensor) -> Tensor:
         inner: Tensor = self.inner(self.norm(rows))
-        result: Tensor = self.outer(_activate(inner, self.activation))
+        approximate = "tanh" if self.activation == "gelu_tanh" else "none"
+        inner = inner.relu() if self.activation == "relu" else nn.functional.gelu(inner, approximate=approximate)
+        result: Tensor = self.outer(inner)
         return result
 
 
@@ -419,10 +421,3 @@ def project_memory(model: Reformer, memory: ReformerMemory) -> Iterator[tuple[st
         yield f"memory_value_{layer.index}", layer.heads(normed, layer.value)
         if buckets is not None:
             yield f"memory_bucket_{layer.index}", buckets
-
-
-def _activate(rows: Tensor, name: str) -> Tensor:
-    """Apply the activation function with this name."""
-    if name == "relu":
-        return rows.relu()
-    return nn.functional.gelu(rows, approximate="tanh" if name == "gelu_tanh" else "none")

@@ -22,10 +22,6 @@ __all__ = ["ABSOLUTE", "ARCHITECTURE", "TransformerXLArchitecture", "is_absolute
 ABSOLUTE = ("sinusoidal", "learned")  # encodings of places in parts of `tgt_len` tokens
 
 
-def _clamp_len_problem(value: int) -> str | None:
-    return "0 is neither -1 (no clamp) nor at least 1." if value == 0 else None
-
-
 class TransformerXLArchitecture(Architecture):
     """All code and constants that depend on Transformer-XL."""
 
@@ -38,7 +34,7 @@ class TransformerXLArchitecture(Architecture):
             "integer",
             "Largest distinct distance in tokens; -1: no limit.",
             minimum=-1,
-            problem=_clamp_len_problem,
+            problem=lambda value: "0 is neither -1 (no clamp) nor at least 1." if value == 0 else None,
         ),
         Option("same_length", "boolean", "Let every token see the same number of earlier tokens."),
     )

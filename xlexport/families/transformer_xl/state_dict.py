@@ -117,13 +117,10 @@ def _named(tensors: dict[str, Any]) -> _Named:
     plain = plain_names(tensors)
     if any(name.startswith("crit.out_layers_biases.") for name in plain):
         return _Named(plain, "nvidia", True)
-    if any(name.endswith(HUGGING_FACE_PREFIX + ANCHOR) for name in tensors) or _layer_bias(0) in plain:
+    bias = f"layers.0.{LAYER_NAMES['attention.content_bias']}"
+    if any(name.endswith(HUGGING_FACE_PREFIX + ANCHOR) for name in tensors) or bias in plain:
         return _Named(plain, "huggingface", True)
     return _Named(plain, UNCERTAIN, False)
-
-
-def _layer_bias(index: int) -> str:
-    return f"layers.{index}.{LAYER_NAMES['attention.content_bias']}"
 
 
 def _authors_names(tensors: Mapping[str, Any]) -> dict[str, Any]:

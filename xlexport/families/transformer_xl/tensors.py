@@ -474,10 +474,12 @@ def torch_source(
         raise CheckpointError(
             f"{path}: {problems_listed(problems)}.", hint="Give the configuration that it was trained with."
         )
+    same_dim = sizes.get("d_embed") == sizes.get("d_model")
     values = {
         "untie_r": "r_w_bias" not in tensors or attn_type != 0,
         "encoding": ENCODINGS[attn_type],
-        "div_val": _single_div_val(tensors, sizes),
+        # A table as wide as the model still has a projection, which 1 excludes.
+        "div_val": 2 if same_dim and "word_emb.emb_projs.0" in tensors else 1,
         "first_memory": code_base.first_memory,
         "window_extra": code_base.window_extra,
         **sizes,
@@ -520,12 +522,6 @@ def _tie_for_each_cluster(values: Mapping[str, Any]) -> Any:
         return ties
     n_clusters = len(cutoffs) + 1
     return (*ties, *[False] * n_clusters)[:n_clusters]
-
-
-def _single_div_val(tensors: Mapping[str, Any], sizes: Mapping[str, Any]) -> int:
-    """Return 2 if a table as wide as the model still has a projection, which `div_val` 1 excludes; else 1."""
-    same_dim = sizes.get("d_embed") == sizes.get("d_model")
-    return 2 if same_dim and "word_emb.emb_projs.0" in tensors else 1
 
 
 def _dtype_notes(tensors: Mapping[str, Any]) -> list[str]:

@@ -136,16 +136,12 @@ class _LibraryTokenizer(Tokenizer):
         """
         text, anchor = utf8_text(part.text, part.name), ANCHOR if part.begun and self.prefixes else ""
         ids, places = self._encode(anchor + text, part.name, self._tokens, part.limits)
-        anchor_ids = self._anchor_ids if anchor else []
+        anchor_ids = self._ids(ANCHOR) if anchor else []
         size = len(anchor_ids)
         if ids[:size] != anchor_ids:  # the vocabulary does not know the anchor
             return self.tokens(replace(part, begun=False))
         offsets = np.array(places[size:], np.int64).reshape(-1, 2) - len(anchor)
         return TokenPiece(np.array(ids[size:], np.int64), offsets[:, 0], offsets[:, 1])
-
-    @cached_property
-    def _anchor_ids(self) -> list[int]:
-        return self._ids(ANCHOR)
 
     @cached_property
     def merges_newlines(self) -> bool:  # type: ignore[override]  # it takes two calls of the library
