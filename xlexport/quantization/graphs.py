@@ -175,8 +175,8 @@ def write_graphs(
         if purpose != POSITIONS or precision.half:  # runs once for each stream, so quantizing it saves nothing
             precision.rewrite(model, keep, store)
             # From 20 to 21 the operators of our graphs only gained more dtypes.
-            for part in (model, *model.functions.values()):
-                part.opset_imports[""] = max(precision.opset, model.opset_imports[""])
+            for imports in (model.opset_imports, *(inner.opset_imports for inner in model.functions.values())):
+                imports[""] = max(precision.opset, model.opset_imports[""])
         models[purpose], graphs[purpose] = model, graph
     _write(models, {purpose: graph.file for purpose, graph in graphs.items()}, folder)
     requires = requirements(folder, graphs.values())

@@ -261,7 +261,7 @@ class Reformer(LanguageModel):
         layers = [
             [
                 _attention_block(layer.attention, context, ids, partial(observe, index), reversible),
-                Block(layer.feed_forward, lambda hidden, source, again, forward=layer.feed_forward: forward(hidden)),
+                _feed_forward_block(layer.feed_forward),
             ]
             for index, (layer, context, ids) in each
         ]
@@ -421,6 +421,10 @@ def _attention_block(
         return output
 
     return Block(attention, run)
+
+
+def _feed_forward_block(feed_forward: nn.Module) -> Block:
+    return Block(feed_forward, lambda hidden, source, again: feed_forward(hidden))
 
 
 def _small(buckets: Tensor) -> Tensor:
