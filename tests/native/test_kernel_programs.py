@@ -17,7 +17,7 @@ from tests.helpers.native import build_with
 
 pytestmark = pytest.mark.native
 
-PROGRAMS = ("lsh", "lsh_attention", "local_attention", "relative_attention")
+PROGRAMS = ("lsh", "local_attention", "relative_attention")
 ARM = "aarch64-linux-musl"  # linked statically, so an emulator needs no libraries of that platform
 
 
