@@ -39,10 +39,6 @@ class Value {
   const T* as() const {
     return std::get_if<T>(&content);
   }
-  template <class T>
-  T* as() {
-    return std::get_if<T>(&content);
-  }
 
   Content content;
 };
