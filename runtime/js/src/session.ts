@@ -39,14 +39,10 @@ export class Session {
     }
     const data: Record<string, Uint8Array> = {};
     for (const location of locations) data[location] = await files.read(location);
+    const kept = name === "positions" ? Object.keys(graph.outputs) : carried;
     let session: OrtSession;
     try {
-      session = await runtime.session(
-        content,
-        data,
-        name === "positions" ? Object.keys(graph.outputs) : carried,
-        sines,
-      );
+      session = await runtime.session(content, data, kept, sines);
     } catch (error) {
       throw failure(error, `${place}: ONNX Runtime cannot open it`, runtime.device);
     }

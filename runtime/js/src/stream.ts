@@ -134,12 +134,8 @@ export class Stream {
    */
   async feed(piece: Piece, options: FeedOptions = {}): Promise<StreamScores> {
     const top = likeliest("feed", options);
-    return this.#changing(() =>
-      this.#score(
-        this.#next(piece, (raw) => this.#text.take(raw, this.#held).ids),
-        top,
-      ),
-    );
+    const take = (raw: Uint8Array): number[] => this.#text.take(raw, this.#held).ids;
+    return this.#changing(() => this.#score(this.#next(piece, take), top));
   }
 
   /** Take the held text as if the text ended here, and return its scores. A last line stays open until its newline. */

@@ -187,6 +187,7 @@ export async function huggingFace(
   const { vocab = {} } = file.model ?? {};
   const ids = (Array.isArray(vocab) ? [vocab.length - 1] : Object.values(vocab)).concat(added.map(({ id }) => id));
   const plain = new Set(added.map(({ id }) => id));
+  const addedTexts = added.map(({ content }) => content);
   const encoder = (one: HuggingFace) => (text: string) =>
     text === "" ? [] : one.encode(text, { add_special_tokens: false }).ids;
   const ordinary = encoder(tokenizer);
@@ -195,10 +196,7 @@ export async function huggingFace(
   return new LibraryTokenizer({
     unkId: (unk ? tokenizer.token_to_id(unk) : file.model?.unk_id) ?? null,
     size: ids.reduce((most, id) => Math.max(most, id), -1) + 1,
-    cuts: Cuts.of(
-      rule,
-      added.map(({ content }) => content),
-    ),
+    cuts: Cuts.of(rule, addedTexts),
     ordinary,
     continued: () => (continued ??= encoder(opened(other))),
     splitsWords: file.model?.type !== "Unigram",
