@@ -18,16 +18,10 @@ import {
 const PIECE_BYTES = 2 ** 14; // small compared to the memories, so that a document of any length needs little
 const MARK = [0xef, 0xbb, 0xbf]; // of the byte order, in UTF-8
 
+/** A text: itself, its bytes, a file, or a stream of bytes. */
+type TextSource = string | Uint8Array | Blob | ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>;
 /** Something to score: text, bytes, a file, a stream of bytes, or token ids. */
-export type DocumentSource =
-  | string
-  | Uint8Array
-  | Blob
-  | ReadableStream<Uint8Array>
-  | AsyncIterable<Uint8Array>
-  | readonly number[]
-  | Int32Array
-  | BigInt64Array;
+export type DocumentSource = TextSource | readonly number[] | Int32Array | BigInt64Array;
 
 /** A document with a name for results and messages. */
 export interface Document {
@@ -102,7 +96,7 @@ export class TokenReader {
 }
 
 /** Return whether a document is given as text, not as token ids. */
-export function isText(source: DocumentSource): source is Exclude<DocumentSource, Ids> | Uint8Array {
+export function isText(source: DocumentSource): source is TextSource {
   return typeof source === "string" || source instanceof Uint8Array || isStream(source);
 }
 
@@ -169,10 +163,7 @@ function isStream(source: DocumentSource): source is Blob | ReadableStream<Uint8
 }
 
 /** Yield the bytes of a text, file or stream in small pieces. */
-async function* bytesOf(
-  source: string | Uint8Array | Blob | ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>,
-  name: string,
-): AsyncIterable<Uint8Array> {
+async function* bytesOf(source: TextSource, name: string): AsyncIterable<Uint8Array> {
   if (typeof source === "string" || source instanceof Uint8Array) {
     yield* inPieces(utf8Bytes(source, name));
     return;

@@ -29,14 +29,9 @@ export interface Drawing {
 }
 
 /** Yield ids, each drawn after the ones before it; ids above the tokenizer's size are never drawn. */
-export async function* drawIds({
-  engine: { bundle, tokenizer },
-  before,
-  maxTokens,
-  rule,
-  ignoreEos,
-  step,
-}: Drawing): AsyncGenerator<number, Ended> {
+export async function* drawIds(drawing: Drawing): AsyncGenerator<number, Ended> {
+  const { before, maxTokens, rule, ignoreEos, step } = drawing;
+  const { bundle, tokenizer } = drawing.engine;
   const ends = new Set(ignoreEos ? [] : (bundle.tokenizer.ends ?? []).map(({ id }) => id));
   const size = bundle.tokenizer.size ?? tokenizer.size ?? undefined;
   const random = new Random(rule);

@@ -1,8 +1,7 @@
 /** The results of scoring: scores of tokens as they become known, and totals. */
 
 import { BundleGraphError } from "./errors.js";
-import type { SettingValue } from "./evaluation.js";
-import type { EvaluationSettings } from "./evaluation.js";
+import type { EvaluationSettings, SettingValue } from "./evaluation.js";
 import type { OrtTensor } from "./onnxruntime.js";
 import { product } from "./safetensors.js";
 import type { TextCounts } from "./tokenizers/tokenizer.js";
