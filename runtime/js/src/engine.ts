@@ -5,7 +5,7 @@ import { BundleFormatError, OptionError, XlruntimeError } from "./errors.js";
 import { choose, UNLIMITED, type EvaluationSettings, type Settings } from "./evaluation.js";
 import { bytesOfPlan, Memory, settingOf } from "./memory.js";
 import { counted, firstLine, listed } from "./messages.js";
-import type { OrtTensor, Runtime } from "./onnxruntime.js";
+import type { OrtTensor, Runtime, Tensors } from "./onnxruntime.js";
 import { allFinite, product, readSafetensors, zeros, type HostTensor } from "./safetensors.js";
 import { numbersOf } from "./scores.js";
 import { Session } from "./session.js";
@@ -25,7 +25,7 @@ export class Engine {
   /** The identity of the bundle's numbers, to which saved streams belong. */
   readonly fingerprint: string;
   readonly #sessions = new Map<string, Promise<Session>>();
-  readonly #constants = new Map<string, Promise<Record<string, OrtTensor>>>();
+  readonly #constants = new Map<string, Promise<Tensors>>();
   #firstValues: ReadonlyMap<string, HostTensor> = new Map();
 
   /** Use `load`, which also opens the graph for scoring. */
@@ -102,14 +102,9 @@ export class Engine {
    *
    * @throws OptionError - no graph takes so many tokens.
    */
-  async step(
-    purpose: string,
-    memory: Memory,
-    tokens: readonly number[],
-    targets: readonly number[],
-  ): Promise<Record<string, OrtTensor>> {
+  async step(purpose: string, memory: Memory, tokens: readonly number[], targets: readonly number[]): Promise<Tensors> {
     const kept = memory.length;
-    const parts: Record<string, OrtTensor>[] = [];
+    const parts: Tensors[] = [];
     for (let begin = 0; begin < tokens.length;) {
       const [name, n] = this.#graphFor(purpose, tokens.length - begin, memory);
       const session = await this.#session(name);
@@ -120,11 +115,11 @@ export class Engine {
       parts.push(outputs);
       begin += n;
     }
-    return parts.length === 1 ? (parts[0] as Record<string, OrtTensor>) : this.#joined(purpose, parts);
+    return parts.length === 1 ? (parts[0] as Tensors) : this.#joined(purpose, parts);
   }
 
   /** Join the outputs of consecutive graphs: those for each token one after the other, and of the others the last. */
-  #joined(purpose: string, parts: readonly Record<string, OrtTensor>[]): Record<string, OrtTensor> {
+  #joined(purpose: string, parts: readonly Tensors[]): Tensors {
     const outputs = { ...parts.at(-1) };
     for (const [name, { dtype, shape }] of Object.entries(this.#graph(this.#mainGraph(purpose)).outputs)) {
       if (shape[1] !== "segment") continue;
@@ -232,7 +227,7 @@ export class Engine {
   }
 
   /** Return the outputs of the graph `positions`: computed once for each combination of settings and slots. */
-  async #constantsOf(evaluation: EvaluationSettings, capacity: number): Promise<Record<string, OrtTensor>> {
+  async #constantsOf(evaluation: EvaluationSettings, capacity: number): Promise<Tensors> {
     const graph = this.bundle.graphs["positions"];
     if (graph === undefined) return {};
     const inputs = Object.entries(graph.inputs);

@@ -4,7 +4,7 @@ import { rowAxis, type Bundle, type Feed, type Graph, type MemoryEntry } from ".
 import { OutOfMemoryError } from "./errors.js";
 import { UNLIMITED, type EvaluationSettings, type RingSizes } from "./evaluation.js";
 import { counted } from "./messages.js";
-import type { OrtTensor, Runtime } from "./onnxruntime.js";
+import type { OrtTensor, Runtime, Tensors } from "./onnxruntime.js";
 import { bytesOf, product, setFloat, zeros, type HostTensor, type Numbers } from "./safetensors.js";
 
 /** What all memories of one document or stream share. */
@@ -14,7 +14,7 @@ export interface MemoryPlan {
   /** First values of entries, by `first_value`; an entry without one begins with zeros. */
   readonly firstValues: ReadonlyMap<string, HostTensor>;
   /** Outputs of the graph `positions`. */
-  readonly constants: Readonly<Record<string, OrtTensor>>;
+  readonly constants: Readonly<Tensors>;
   readonly evaluation: EvaluationSettings;
   /** Slots of the largest ring; the others have as many spare slots. */
   readonly capacity: number;
@@ -97,12 +97,7 @@ export class Memory {
   }
 
   /** Return the inputs of a step of `graph` whose tokens may see `length` kept rows. */
-  feeds(
-    graph: Graph,
-    tokens: readonly number[],
-    targets: readonly number[],
-    length: number,
-  ): Record<string, OrtTensor> {
+  feeds(graph: Graph, tokens: readonly number[], targets: readonly number[], length: number): Tensors {
     const { runtime, constants, capacity } = this.plan;
     const segment = [1, tokens.length];
     const number = (value: number): OrtTensor => runtime.int64([value]);
@@ -134,7 +129,7 @@ export class Memory {
   }
 
   /** Take what a step of `segmentLen` tokens, which saw `length` kept rows, has returned. */
-  advance(outputs: Record<string, OrtTensor>, segmentLen: number, length: number): void {
+  advance(outputs: Tensors, segmentLen: number, length: number): void {
     for (const { input, output } of this.plan.entries) {
       const tensor = outputs[output];
       if (tensor !== undefined) this.#put(input, tensor);

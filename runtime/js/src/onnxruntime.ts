@@ -14,11 +14,14 @@ export interface OrtTensor {
   dispose(): void;
 }
 
+/** Tensors by the names of inputs or outputs. */
+export type Tensors = Record<string, OrtTensor>;
+
 /** A session of ONNX Runtime. */
 export interface OrtSession {
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
-  run(feeds: Record<string, OrtTensor>, fetches: readonly string[]): Promise<Record<string, OrtTensor>>;
+  run(feeds: Tensors, fetches: readonly string[]): Promise<Tensors>;
   release(): Promise<void>;
 }
 
@@ -141,11 +144,7 @@ export class Runtime {
   }
 
   /** Run a session. */
-  async run(
-    session: OrtSession,
-    feeds: Record<string, OrtTensor>,
-    outputs: readonly string[],
-  ): Promise<Record<string, OrtTensor>> {
+  async run(session: OrtSession, feeds: Tensors, outputs: readonly string[]): Promise<Tensors> {
     const readable = platform?.readable ?? ((tensor: OrtTensor) => tensor);
     const inputs = Object.fromEntries(Object.entries(feeds).map(([name, tensor]) => [name, readable(tensor)]));
     return this.#alone(() => session.run(inputs, outputs));

@@ -2,7 +2,7 @@
 
 import { BundleGraphError } from "./errors.js";
 import type { EvaluationSettings, SettingValue } from "./evaluation.js";
-import type { OrtTensor } from "./onnxruntime.js";
+import type { Tensors } from "./onnxruntime.js";
 import { product } from "./safetensors.js";
 import type { TextCounts } from "./tokenizers/tokenizer.js";
 
@@ -110,12 +110,7 @@ interface Arrays {
  *
  * @throws BundleGraphError - there are not `count` numbers of this type.
  */
-export function numbersOf<D extends keyof Arrays>(
-  outputs: Record<string, OrtTensor>,
-  name: string,
-  dtype: D,
-  count: number,
-): Arrays[D] {
+export function numbersOf<D extends keyof Arrays>(outputs: Tensors, name: string, dtype: D, count: number): Arrays[D] {
   const tensor = outputs[name];
   if (tensor?.type === dtype && product(tensor.dims) === count) return tensor.data as Arrays[D];
   const problem = `${name} of a graph is not ${count} numbers of ${dtype}.`;
@@ -123,7 +118,7 @@ export function numbersOf<D extends keyof Arrays>(
 }
 
 /** Return the detail of the first `n` predictions of a step, with the `k` likeliest tokens of each. */
-export function detailOf(outputs: Record<string, OrtTensor>, n: number, k: number): Detail {
+export function detailOf(outputs: Tensors, n: number, k: number): Detail {
   const S = outputs["log_prob"]?.dims.at(-1) ?? 0;
   const listed = Math.max(outputs["top_ids"]?.dims.at(-1) ?? 0, k);
   const places = Array.from({ length: n }, (_, at) => at);

@@ -3,7 +3,7 @@
 import type { Bundle, BundleFiles, Graph } from "./bundle.js";
 import { BundleGraphError, OutOfMemoryError, ProviderError, XlruntimeError } from "./errors.js";
 import { escaped, firstLine, listed } from "./messages.js";
-import type { OrtSession, OrtTensor, Runtime } from "./onnxruntime.js";
+import type { OrtSession, OrtTensor, Runtime, Tensors } from "./onnxruntime.js";
 import { fields } from "./protobuf.js";
 
 const AGAIN = "Copy the bundle again, or convert the checkpoint again.";
@@ -64,8 +64,8 @@ export class Session {
    * @param S - number of tokens of the step.
    * @throws BundleGraphError - ONNX Runtime cannot run it, or an output has another type or shape than in the manifest.
    */
-  async run(feeds: Record<string, OrtTensor>, S: number): Promise<Record<string, OrtTensor>> {
-    let results: Record<string, OrtTensor>;
+  async run(feeds: Tensors, S: number): Promise<Tensors> {
+    let results: Tensors;
     try {
       results = await this.runtime.run(this.session, feeds, this.outputs);
     } catch (error) {

@@ -7,7 +7,7 @@ import { HeldText } from "./held_text.js";
 import type { Memory } from "./memory.js";
 import { counted } from "./messages.js";
 import type { Engine } from "./engine.js";
-import type { OrtTensor } from "./onnxruntime.js";
+import type { Tensors } from "./onnxruntime.js";
 import { ruleOf, type Sampling, type SamplingOptions } from "./sampling.js";
 import { detailOf, joinDetail, lastOf, numbersOf, warningNotFinite, type Detail, type StreamScores } from "./scores.js";
 import { asIds, checkIds, utf8Bytes, type Ids } from "./tokenizers/tokenizer.js";
@@ -354,7 +354,7 @@ export class Stream {
     targets: readonly number[],
     at: number,
     purpose = "score",
-  ): Promise<{ outputs: Record<string, OrtTensor>; n: number; seen: number[] }> {
+  ): Promise<{ outputs: Tensors; n: number; seen: number[] }> {
     this.#makeRoom();
     const longest = Math.min(this.#memory.maxSegment, this.engine.longestStep(purpose, this.evaluation.segmentLen));
     const segment = targets.slice(at, at + Math.min(longest, this.#memory.room));
