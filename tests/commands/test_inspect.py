@@ -191,3 +191,15 @@ def test_options_without_effect_are_refused(
 ) -> None:
     shown = invoke("inspect", request.getfixturevalue(kind), *options.split())
     assert (shown.code, shown.out) == (2, "") and message in " ".join(shown.err.split())
+
+
+def test_inspect_describes_prepared_data(prose: Path, tmp_path: Path, invoke: Invoke) -> None:
+    data = tmp_path / "data"
+    invoke("prepare", prose, "-o", data, "--unit", "bytes").succeeded()
+    size = prose.stat().st_size
+    assert invoke("inspect", data, "--json").succeeded().object["train"]["tokens"] == size
+    rows = invoke("inspect", data).succeeded().table
+    assert rows == {
+        **{"unit": "byte", "vocabulary": "256", "tokenizer": "bytes"},
+        "train": f"{size:,} tokens in 1 document, {size:,} bytes",
+    }

@@ -221,7 +221,7 @@ def test_provider_that_does_not_start_is_never_replaced(
 
 
 def test_page_has_the_table_of_providers() -> None:
-    page = (ROOT / "docs" / "providers.md").read_text("utf-8")
+    page = (ROOT / "docs/hardware.md").read_text("utf-8")
     for entry in PROVIDERS:
         tried = "yes" if entry.tried == {""} else ", ".join(sorted(entry.tried)) or "no"
         form = entry.form.replace("|", "\\|")

@@ -32,10 +32,12 @@ from xlexport.terminal import print_json, print_table
 from xlexport.text_ends import text_ends_note
 from xlruntime import BundleFormatError, Model, Translator
 from xlruntime.bundle import MANIFEST, Bundle, TokenizerEntry
+from xlruntime.messages import counted
 from xlruntime.tokenizers import Vocabulary, VocabularyTokenizer, make_tokenizer
 
 if TYPE_CHECKING:
     from xlexport.checkpoints.source import SourceCheckpoint
+    from xltraining.data.token_shards import PreparedData
     from xltraining.data.tokenizer_file import TokenizerFile
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "inspect",
     "placement_of",
     "placement_rows",
+    "prepared_object",
 ]
 
 CONFIG_WIDTH = 58  # characters, beside the names of rows on a terminal of 80
@@ -256,6 +259,22 @@ def checkpoint_object(source: SourceCheckpoint, missing: MissingAnswerError | No
     }
 
 
+def prepared_object(data: PreparedData) -> dict[str, Any]:
+    """Return what a folder of `prepare` holds, as one object."""
+    splits = {
+        name: {"tokens": len(split), "documents": split.documents, "text_bytes": split.text_bytes}
+        for name, split in data.splits.items()
+    }
+    return {"unit": data.unit, "vocabulary": data.n_token, "tokenizer": data.tokenizer["kind"], **splits}
+
+
+def _prepared(value: Any) -> str:
+    if isinstance(value, dict):
+        tokens, documents = counted(value["tokens"], "token"), counted(value["documents"], "document")
+        return f"{tokens} in {documents}, {value['text_bytes']:,} bytes"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def _vocabulary(tokenizer: str | Vocabulary | TokenizerFile | Path | None, n_token: int) -> str:
     if isinstance(tokenizer, Vocabulary):
         if len(tokenizer) != n_token:
@@ -315,19 +334,21 @@ def inspect(
     reading: dict[str, Any],
     trust: bool,
 ) -> None:
-    """Check the bundle or checkpoint at PATH, and show its contents. PATH may be any model that `convert` takes."""
+    """Check the bundle or checkpoint at PATH, and show its contents.
+
+    PATH may be any model that `convert` takes, or a folder of `prepare`.
+    """
     from xlexport.model_names import load_source
     from xlruntime.bundle_files import is_bundle, read_bundle
     from xlruntime.hub_cache import bundle_folder
+    from xltraining.data.token_shards import is_prepared, read_prepared
 
     opens, folder = device is not None or provider is not None, bundle_folder(path)
     of_device = {"--set ops": ops != "auto", "--set provider_options": provider_options}
     of_bundles = {"--operators": operators, "--verbose": verbose, "--device": device, "--set provider": provider}
     of_checkpoints = {**reading_given(reading), "--trust": trust}
-    if is_bundle(folder):
-        refuse(of_checkpoints, "for checkpoints, but PATH is a bundle. Leave {} out.")
-    else:
-        refuse(of_bundles, "for bundles, but PATH is none. Leave {} out.")
+    of_checkpoint = of_checkpoints, "for checkpoints, but PATH is a bundle. Leave {} out."
+    refuse(*(of_checkpoint if is_bundle(folder) else (of_bundles, "for bundles, but PATH is none. Leave {} out.")))
     if operators:
         others = {"--json": as_json, **of_bundles, **of_device, "--operators": False}
         refuse(others, "not for --operators, which prints only operators. Leave {} out.")
@@ -351,6 +372,9 @@ def inspect(
             content["device"] = model.device.description
             content["placement"], content["kernels"] = placed = placement_of(model)
             rows += [("device", model.device.description), *placement_rows(*placed)]
+    elif is_prepared(Path(path)):
+        content = prepared_object(read_prepared(Path(path)))
+        rows = [(name.replace("_", " "), _prepared(value)) for name, value in content.items()]
     else:
         try:
             source, missing = load_source(path, trust=trust, **reading), None
