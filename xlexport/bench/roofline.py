@@ -21,10 +21,9 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from xlexport.bench.measuring import Rates
 from xlexport.bench.sides import GraphSide
@@ -69,11 +68,12 @@ def step_floor(side: GraphSide) -> Floor:
     graph = bundle.graphs[side.graph]
     few = bundle.max_segment(side.graph) is not None
     scores = work.purpose == "score"
-    moved = weight_bytes(
-        side.model.folder / graph.file,
-        work.batch_size * work.segment_len,
-        _unused_clusters(bundle.config, side.targets) if scores else frozenset(),
-    )
+    unused: frozenset[int] = frozenset()  # clusters of rare tokens that contain none of the targets
+    if scores:
+        cutoffs = bundle.config.get("cutoffs") or ()
+        used = np.searchsorted(np.array(cutoffs, np.int64), side.targets, side="right")
+        unused = frozenset(range(1, len(cutoffs) + 1)) - set(used.ravel().tolist())
+    moved = weight_bytes(side.model.folder / graph.file, work.batch_size * work.segment_len, unused)
     constants = {name: value.shape() for name, value in memory.constants.items() if name in graph.inputs}
     size = StepSize(
         work.batch_size,
@@ -121,13 +121,6 @@ def weight_bytes(path: Path, tokens: int, unused_clusters: frozenset[int] = froz
         else:
             total += min(tensor.nbytes, rows) if all(gathers) else tensor.nbytes
     return total
-
-
-def _unused_clusters(config: Any, targets: npt.NDArray[np.int64]) -> frozenset[int]:
-    """Return the clusters of rare tokens that contain none of the targets."""
-    cutoffs = config.get("cutoffs") or ()
-    used = np.searchsorted(np.array(cutoffs, np.int64), targets, side="right")
-    return frozenset(range(1, len(cutoffs) + 1)) - set(used.ravel().tolist())
 
 
 def _memory_bytes(entry: MemoryEntry, size: StepSize, rows_read: int) -> int:

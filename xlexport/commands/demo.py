@@ -1,7 +1,5 @@
 """Convert a sample checkpoint, show that the bundle is equal, score a long text without PyTorch, and make a page."""
 
-from __future__ import annotations
-
 import functools
 import json
 import subprocess
@@ -56,10 +54,10 @@ class DemoResult:
     checkpoint: Path
     bundle: Path
     convert_seconds: float
-    parity: ParityReport
+    parity: "ParityReport"
     text_bytes: int
     score: dict[str, Any]
-    speed: BenchReport
+    speed: "BenchReport"
 
 
 def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -> DemoResult:
@@ -171,7 +169,11 @@ def demo(sample: str, output: Path, as_json: bool) -> None:
     from xlexport.extras import require
 
     require("convert", *LIBRARIES.get(sample, ()))
-    check = functools.partial(atomic_output.check_own_folder, output, True, _is_demo, "a folder of the demo")
+
+    def is_demo(folder: Path) -> bool:
+        return folder.is_dir() and {path.name for path in folder.iterdir()} <= {BUNDLE, TEXT, PAGE}
+
+    check = functools.partial(atomic_output.check_own_folder, output, True, is_demo, "a folder of the demo")
     with atomic_output.folder(output, check) as folder, progress_bar("converting the sample") as progress:
         result = run_demo(folder, progress.tell, sample)
     if as_json:
@@ -181,8 +183,3 @@ def demo(sample: str, output: Path, as_json: bool) -> None:
     tell(f"wrote {output / BUNDLE}, the converted model")
     tell(f"wrote {output / PAGE}, a text coloured by surprisal: open it in a browser")
     tell(f"next: xlexport report {quoted(str(output / BUNDLE))} YOUR_TEXT.txt")
-
-
-def _is_demo(folder: Path) -> bool:
-    """Return whether a folder holds nothing but what the demo writes."""
-    return folder.is_dir() and {path.name for path in folder.iterdir()} <= {BUNDLE, TEXT, PAGE}

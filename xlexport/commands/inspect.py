@@ -31,7 +31,7 @@ from xlexport.families.options import spellings
 from xlexport.terminal import print_json, print_table
 from xlexport.text_ends import text_ends_note
 from xlruntime import BundleFormatError, Model, Translator
-from xlruntime.bundle import MANIFEST, Bundle, TokenizerEntry
+from xlruntime.bundle import MANIFEST, Bundle
 from xlruntime.messages import counted
 from xlruntime.tokenizers import Vocabulary, VocabularyTokenizer, make_tokenizer
 
@@ -76,6 +76,8 @@ def bundle_rows(bundle: Bundle, folder: Path, verbose: bool = False) -> list[tup
 
 
 def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
+    rule = bundle.tokenizer
+    has_marks = rule.begin is not None or rule.ends or rule.kind in ("tokenizers", "sentencepiece")
     return [
         ("architecture", _architecture(bundle.architecture, bundle.config)),
         ("parameters", f"{parameters:,}" if (parameters := bundle.provenance.get("parameters")) else "not recorded"),
@@ -84,7 +86,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         *_parity_rows(bundle, folder),
         *(quantization_rows(quantized) if (quantized := bundle.provenance.get("quantization")) else []),
         ("tokenizer", _tokenizer(bundle, folder)),
-        *_text_rows(bundle.tokenizer),
+        *([("texts", text_ends_note(rule.begin, rule.adds_begin, rule.ends))] if has_marks else []),
         *_config_rows(bundle.config),
         *description_of(bundle.architecture).bundle(bundle, folder),
         *([("fixed shapes", _fixed(bundle))] if bundle.fixed else []),
@@ -188,13 +190,6 @@ def _tokenizer(bundle: Bundle, folder: Path) -> str:
         assert isinstance(tokenizer, VocabularyTokenizer)
         return describe_vocabulary(tokenizer.vocabulary)
     return f"{bundle.tokenizer.kind}, vocabulary {bundle.vocab_size:,}"
-
-
-def _text_rows(tokenizer: TokenizerEntry) -> list[tuple[str, str]]:
-    """Return the row about the tokens that begin and end a text, unless tokens are no marks, as bytes."""
-    if tokenizer.begin is None and not tokenizer.ends and tokenizer.kind not in ("tokenizers", "sentencepiece"):
-        return []
-    return [("texts", text_ends_note(tokenizer.begin, tokenizer.adds_begin, tokenizer.ends))]
 
 
 def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None = None) -> list[tuple[str, str]]:

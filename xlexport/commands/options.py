@@ -10,7 +10,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -324,18 +324,13 @@ def _of_architectures(
     attribute: str, *, only: Collection[str] = ARCHITECTURES, without: Collection[str] = ()
 ) -> Decorator:
     """Return one decorator for the options of all architectures; its help names the architectures that have each."""
-    return all_of(
-        *(
-            declared(option, help=_for_architectures(option, titles))
-            for option, titles in collected(attribute, only=only).items()
-            if option.name not in without
-        )
-    )
-
-
-def _for_architectures(option: Option, titles: Sequence[str]) -> str:
-    default = "  [default: the model's own]" if option.default is None else ""
-    return f"{option.help.removesuffix('.')} ({', '.join(titles)}).{default}"
+    options = []
+    for option, titles in collected(attribute, only=only).items():
+        if option.name not in without:
+            default = "  [default: the model's own]" if option.default is None else ""
+            help = f"{option.help.removesuffix('.')} ({', '.join(titles)}).{default}"
+            options.append(declared(option, help=help))
+    return all_of(*options)
 
 
 _segment_len = declared(SEGMENT_LEN, help=f"{SEGMENT_LEN.help}  [default: the model's own]")

@@ -51,7 +51,11 @@ def export_programs(step: Step, folder: Path) -> StepGraphs:
     weights = _merge_tied(whole)
     with writing(folder / WEIGHTS_FILE):
         save_file(weights, folder / WEIGHTS_FILE)
-    forgotten = {name: _forgotten(tensor) for name, tensor in whole.state_dict.items()}
+    forgotten: dict[str, Tensor] = {}  # placeholders until the weights are loaded
+    for name, tensor in whole.state_dict.items():
+        nan = torch.full((), math.nan, dtype=tensor.dtype).expand(tensor.shape)
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        forgotten[name] = torch.nn.Parameter(nan, requires_grad=False) if is_parameter else nan
     graphs = {}
     for purpose in step.purposes:
         program, inputs = cut_program(whole, purpose, step, forgotten)
@@ -190,9 +194,3 @@ def _symbols(value: object) -> set[Any]:
 def _is_source(node: fx.Node) -> bool:
     """Return whether a node produces numbers that are unknown before the run."""
     return node.op == "placeholder" or node.target == torch.ops.aten.item.default
-
-
-def _forgotten(weight: Tensor) -> Tensor:
-    """Return a NaN with the shape of a weight, as its placeholder until the weight is loaded."""
-    nan = torch.full((), math.nan, dtype=weight.dtype).expand(weight.shape)
-    return torch.nn.Parameter(nan, requires_grad=False) if isinstance(weight, torch.nn.Parameter) else nan

@@ -35,7 +35,10 @@ def best_cutoffs(counts: npt.NDArray[np.int64], clusters: int) -> tuple[int, ...
     choice: list[list[int]] = []
     for _ in range(tails - 1):
         options = [
-            [float(below[end] - below[first]) * (end - first) + cost[later] for later, end in _after(places, index)]
+            [
+                float(below[end] - below[first]) * (end - first) + after
+                for end, after in zip(places[index + 1 :], cost[index + 1 :], strict=True)
+            ]
             for index, first in enumerate(places)
         ]
         picked = [int(np.argmin(row)) if row else -1 for row in options]
@@ -46,7 +49,3 @@ def best_cutoffs(counts: npt.NDArray[np.int64], clusters: int) -> tuple[int, ...
     at = int(np.argmin([first + after for first, after in zip(places, cost, strict=True)]))
     edges = itertools.accumulate(reversed(choice), lambda index, later: later[index], initial=at)
     return tuple(places[index] for index in edges)
-
-
-def _after(places: list[int], index: int) -> list[tuple[int, int]]:
-    return [(later, places[later]) for later in range(index + 1, len(places))]

@@ -234,6 +234,10 @@ def write_list(report: ListReport, output: Path, *, title: str, force: bool = Fa
         OutputExistsError, OutputFolderError: as `atomic_output.check_file`.
     """
     fields = list(dict.fromkeys(name for row in report.rows for name in _columns(row)))
+    # The bits at the ends of the scale for differences.
+    sizes = np.abs(np.concatenate([np.zeros(1), *(row.differences for row in report.scored)]))
+    most = np.nanquantile(sizes, 1 - OUTLIERS)
+    ceiling = next((ceiling for ceiling in CEILINGS if most <= ceiling), CEILINGS[-1])
     about = {
         "title": page_title(title),
         "levels": COLOUR_LEVELS,
@@ -242,7 +246,7 @@ def write_list(report: ListReport, output: Path, *, title: str, force: bool = Fa
             [page_title(side.name), bundle_note(side.model.bundle, side.model.folder, side.settings)]
             for side in report.sides
         ],
-        "ceiling": {"word": WORD_CEILING, "difference": _ceiling(report.scored)},
+        "ceiling": {"word": WORD_CEILING, "difference": ceiling},
         "fields": fields,
         "columns": TWO_SIDES if len(report.sides) > 1 else ONE_SIDE,
         "figures": figures(report.scored),
@@ -254,13 +258,6 @@ def write_list(report: ListReport, output: Path, *, title: str, force: bool = Fa
         path.open("w", encoding="utf-8", newline="\n") as file,
     ):
         file.writelines(page_pieces("list", about, [("packed", documents)]))
-
-
-def _ceiling(rows: Sequence[ListRow]) -> int:
-    """Return the bits at the ends of the scale for differences."""
-    sizes = np.abs(np.concatenate([np.zeros(1), *(row.differences for row in rows)]))
-    most = np.nanquantile(sizes, 1 - OUTLIERS)
-    return next((ceiling for ceiling in CEILINGS if most <= ceiling), CEILINGS[-1])
 
 
 def _columns(row: ListRow | LeftOut) -> Mapping[str, Any]:

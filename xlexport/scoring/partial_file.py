@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import stat
 from collections.abc import Callable
@@ -76,7 +75,10 @@ class PartialFile:
         check_file(self.path, self._may_replace)  # another run may have completed it since `check`
         if self.partial.is_symlink():
             self._check_partial(self.partial.lstat())
-        opener = functools.partial(_open_no_link, new=keep is None)
+
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, (flags if keep is None else flags & ~os.O_CREAT) | LEAVE_LINKS, 0o666)
+
         with naming(self.path):
             self._file = open(self.partial, "ab", opener=opener)  # noqa: SIM115  # see `publish`, `close`
         self._check_partial(os.fstat(self._file.fileno()))
@@ -146,7 +148,3 @@ class PartialFile:
         raise OutputExistsError(
             f"{self.partial}: {what}, so no run has left it.", hint="Remove it, or give another path."
         )
-
-
-def _open_no_link(path: str, flags: int, new: bool) -> int:
-    return os.open(path, (flags if new else flags & ~os.O_CREAT) | LEAVE_LINKS, 0o666)

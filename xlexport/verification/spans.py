@@ -70,7 +70,10 @@ def cut_text(ids: Ids, segments: int, model: Engine, evaluation: EvaluationSetti
         return [span for pair in itertools.islice(_pairs(model, ids), segments) for span in _target(model, *pair)]
     if evaluation.full_document:
         chunk_length = model.bundle.config.get("chunk_length", evaluation.segment_len)
-        documents = _documents(ids, _longest_document(evaluation, model.bundle.settings), chunk_length)
+        longest = evaluation.longest_part or evaluation.segment_len
+        if evaluation.segment_len == model.bundle.settings.segment_len:  # not a length that the user gave
+            longest = min(longest, LONGEST_DOCUMENT)
+        documents = _documents(ids, longest, chunk_length)
         return list(itertools.islice(documents, segments))
     ids = ids[: segments * evaluation.segment_len + 1]
     return list(segments_of(ids, evaluation.segment_len, evaluation.max_positions))
@@ -105,12 +108,6 @@ def _documents(ids: Ids, longest: int, chunk_length: int) -> Iterator[Span]:
         stop = min(start + next(lengths), len(ids) - 1)
         yield _span(ids, start, 0, stop, True)
         start = stop
-
-
-def _longest_document(evaluation: EvaluationSettings, own: EvaluationSettings) -> int:
-    """Return the length of a document that is read in one step: the length that the user gave, if any."""
-    longest = evaluation.longest_part or evaluation.segment_len
-    return longest if evaluation.segment_len != own.segment_len else min(longest, LONGEST_DOCUMENT)
 
 
 def _pairs(model: Translator, ids: Ids) -> Iterator[tuple[Ids, Ids]]:

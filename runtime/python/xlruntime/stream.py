@@ -293,15 +293,12 @@ class Stream:
         first = self.position
         parts = [self._step(segment, refill) for segment in self._segments(targets)]
         if not parts:
-            return self._no_scores()
+            none = np.zeros(0, np.int64)
+            return Scores(none, none, np.zeros(0, np.float32), none, self.engine.tokenizer)
         log_probs = np.concatenate([log_prob for log_prob, _ in parts])
         context = np.concatenate([seen for _, seen in parts])
         index = np.arange(first, first + len(targets), dtype=np.int64)
         return Scores(index, targets, log_probs, context, self.engine.tokenizer)
-
-    def _no_scores(self) -> Scores:
-        none = np.zeros(0, np.int64)
-        return Scores(none, none, np.zeros(0, np.float32), none, self.engine.tokenizer)
 
     def _step(
         self, targets: npt.NDArray[np.int64], refill: bool

@@ -113,7 +113,8 @@ def word_scores(text: str, tokenizer: Tokenizer, parts: Sequence[TokenScores]) -
     bounds = np.concatenate([[0], edges, [len(raw)]]).tolist()
     words = tuple(raw[bounds[k] : bounds[k + 1]].tobytes().strip(SPACES).decode("utf-8") for k in range(n))
     begins = np.append(np.flatnonzero(~is_space), len(raw))
-    starts = _characters_before(raw, begins[np.searchsorted(begins[:-1], bounds[:n])])
+    characters = np.concatenate([[0], np.cumsum((raw & 0xC0) != 0x80)])  # before each place in UTF-8 bytes
+    starts = characters[begins[np.searchsorted(begins[:-1], bounds[:n])]].astype(np.int64)
     return WordScores(
         document=total.document,
         text=text,
@@ -150,9 +151,3 @@ def token_anchors(starts: Array, ends: Array, is_space: npt.NDArray[np.bool_]) -
     inside = np.append(np.flatnonzero(~is_space), len(is_space))
     anchors = inside[np.searchsorted(inside[:-1], starts)]
     return np.where(anchors < ends, anchors, starts)
-
-
-def _characters_before(raw: npt.NDArray[np.uint8], places: Array) -> Array:
-    """Return the number of characters before each place in UTF-8 bytes."""
-    leads = np.concatenate([[0], np.cumsum((raw & 0xC0) != 0x80)])
-    return leads[places].astype(np.int64)

@@ -67,7 +67,10 @@ def make_optimizers(config: TrainingConfig, parameters: Iterable[tuple[str, nn.P
     if config.optimizer == "adam":
         every = [one for _, one in named]
         return Optimizers([_light(torch.optim.Adam)(every, rate, config.betas, weight_decay=decay, fused=True)])
-    inner = {name for name, one in named if config.optimizer == "muon" and one.ndim == 2 and _in_layer(name)}
+    inner = set()
+    if config.optimizer == "muon":  # matrices between hidden states; biases of heads (H,h) are none
+        matrices = [name for name, one in named if one.ndim == 2]
+        inner = {name for name in matrices if name.startswith("layers.") and name.endswith(".weight")}
     rest = [(name, one) for name, one in named if name not in inner]
     groups = [
         {"params": [one for _, one in rest if one.ndim > 1], "weight_decay": decay},
@@ -89,11 +92,6 @@ def _light(kind: Callable[..., torch.optim.Optimizer]) -> Callable[..., torch.op
     assert isinstance(kind, type)
     methods = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
     return type(kind.__name__, (kind,), {name: inspect.unwrap(getattr(kind, name)) for name in methods})
-
-
-def _in_layer(name: str) -> bool:
-    """Return whether a weight is a matrix between hidden states; biases of heads (H,h) are none."""
-    return name.startswith("layers.") and name.endswith(".weight")
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:

@@ -157,7 +157,9 @@ class TransformerXL(LanguageModel):
         outputs, new_memory = [], []
         for layer, attention, layer_memory in zip(self.layers, attentions, memory, strict=True):
             hidden = attention.place(hidden, M)
-            new_memory.append(self._remember(layer_memory, hidden))
+            with torch.no_grad():
+                rows = torch.cat([layer_memory, hidden], dim=1)
+                new_memory.append(rows[:, max(0, rows.shape[1] - self.config.kept_rows) :].detach())
             hidden = layer(hidden, layer_memory, shared, hiding)
             outputs.append(hidden)
         return outputs, new_memory
@@ -171,11 +173,6 @@ class TransformerXL(LanguageModel):
         if self.config.window is not None:
             masked = masked | (distance >= self.config.window)
         return like.new_zeros(S, K).masked_fill_(masked, -math.inf)
-
-    def _remember(self, memory: Tensor, hidden: Tensor) -> Tensor:
-        with torch.no_grad():
-            rows = torch.cat([memory, hidden], dim=1)
-            return rows[:, max(0, rows.shape[1] - self.config.kept_rows) :].detach()
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits (B,S,V), with cutoffs log-probabilities, from the hidden states (B,S,D) of `forward`."""

@@ -5,8 +5,6 @@ The names are of transformers 4, whose `lm_head.bias` is `lm_head.decoder.bias`.
 and never uses the first.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -155,7 +153,9 @@ def settings_of(
             "In such documents, transformers counts the keys of a chunk several times."
         )
     buckets = _buckets(content, choices, values, problems, notes)
-    lacks_buckets = buckets is None and _lacks_buckets(content, choices, layers)
+    hashes = isinstance(layers, tuple) and "lsh" in layers
+    unsaid = content.get("num_buckets") is None and not set(BUCKET_CHOICES) & set(choices or ())
+    lacks_buckets = buckets is None and hashes and unsaid
     if problems:
         problems += [NO_BUCKETS] if lacks_buckets else []
         raise CheckpointError(f"{path}: {'; '.join(problems)}.", hint=GIVE_BUCKETS if lacks_buckets else None)
@@ -227,12 +227,6 @@ def _buckets(
     return _buckets_for(length, values, content.get("max_position_embeddings", 4096), problems, notes)
 
 
-def _lacks_buckets(content: Mapping[str, Any], choices: Mapping[str, Any] | None, layers: object) -> bool:
-    """Return whether neither the folder nor the user says how many buckets the hashing layers have."""
-    hashes = isinstance(layers, tuple) and "lsh" in layers
-    return hashes and content.get("num_buckets") is None and not set(BUCKET_CHOICES) & set(choices or ())
-
-
 def _buckets_for(
     length: int, values: Mapping[str, Any], most: Any, problems: list[str], notes: list[str]
 ) -> tuple[int, ...] | None:
@@ -254,7 +248,7 @@ def _buckets_for(
     return factors
 
 
-def seeded(config: ReformerConfig) -> Iterable[Tensor]:
+def seeded(config: "ReformerConfig") -> "Iterable[Tensor]":
     """Return the rotations that transformers draws on a CPU with `hash_seed`: it sets the seed again in each layer."""
     import torch
 

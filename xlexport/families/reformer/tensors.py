@@ -1,7 +1,5 @@
 """Code that the formats of Reformers share: users' choices, hash rotations, and sources made of tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +38,11 @@ def bucket_choices(config: Mapping[str, Any] | None) -> tuple[tuple[int, ...] | 
     choices, problems = dict(config or {}), []
     buckets, length = choices.get("num_buckets"), choices.get("max_length")
     factors = (buckets,) if isinstance(buckets, int) else buckets
-    if factors is not None and not (isinstance(factors, list | tuple) and all(map(_is_even, factors)) and factors):
+
+    def is_even(number: object) -> bool:
+        return isinstance(number, int) and not isinstance(number, bool) and number > 0 and number % 2 == 0
+
+    if factors is not None and not (isinstance(factors, list | tuple) and all(map(is_even, factors)) and factors):
         problems.append(f"num_buckets is {shown(buckets)}, expected an even number or several, such as 64,128")
         factors = None
     if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
@@ -49,10 +51,6 @@ def bucket_choices(config: Mapping[str, Any] | None) -> tuple[tuple[int, ...] | 
     if factors is not None and length is not None:
         problems.append("num_buckets and max_length are both given: leave out one of them")
     return None if factors is None else tuple(factors), length, problems
-
-
-def _is_even(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number > 0 and number % 2 == 0
 
 
 def evaluation_lengths(config: Mapping[str, Any] | None, max_positions: object) -> dict[str, Any]:
@@ -74,7 +72,7 @@ def reformer_source(
     tensors: Mapping[str, Any],
     origin: Callable[[str, tuple[int, ...]], Origin],
     *,
-    rotations: Callable[[ReformerConfig], Iterable[Tensor]] | None,
+    rotations: "Callable[[ReformerConfig], Iterable[Tensor]] | None",
     code_base: str,
     files: Iterable[Path],
     frequencies: Mapping[str, int] | None = None,
@@ -133,7 +131,7 @@ def reformer_source(
     )
 
 
-def _config(path: Path, values: Mapping[str, Any]) -> ReformerConfig:
+def _config(path: Path, values: Mapping[str, Any]) -> "ReformerConfig":
     from xltraining.errors import ConfigError
     from xltraining.reformer import ReformerConfig
 

@@ -193,13 +193,7 @@ class GatheredAttention(SlotAttention):
         self.place = torch.where(age.view(1, C) < count, place, 0).view(S * C)
 
     def by_slot(self, scores: Tensor) -> Tensor:
-        """Shift the scores (B, H, S, 1 + near) of distances, reorder them by slot, and add the mask.
-
-        Column 0 is the zero column.
-
-        Returns:
-            (B, H, S, C)
-        """
+        """Shift the scores of distances, reorder them by slot, and add the mask: see `SlotAttention.by_slot`."""
         B, H, S, _ = scores.shape
         return scores.flatten(2).index_select(2, self.place).view(B, H, S, self.ring.C) + self.mask
 

@@ -267,15 +267,12 @@ def sizes_of(tensors: Mapping[str, Any], div_val: object = None) -> dict[str, An
         sizes["cutoffs"] = tuple(itertools.accumulate(rows[:-1]))
     if len(tables) > 1:
         values = itertools.chain([div_val], range(1, widths[0] // widths[1] + 1))
-        fits = next((value for value in values if _gives(value, widths)), None)
-        sizes |= {} if fits is None else {"div_val": fits}
+        for value in values:
+            if not isinstance(value, int) or not 1 <= value <= widths[0]:
+                continue
+            if all(width == widths[0] // value**index for index, width in enumerate(widths)):
+                return {**sizes, "div_val": value}
     return sizes
-
-
-def _gives(div_val: object, widths: list[int]) -> bool:
-    if not isinstance(div_val, int) or not 1 <= div_val <= widths[0]:
-        return False
-    return all(width == widths[0] // div_val**index for index, width in enumerate(widths))
 
 
 def ties_of(tensors: Mapping[str, Any], n_clusters: int, *, absent_is_tied: bool = False) -> dict[str, Any]:
