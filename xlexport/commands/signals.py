@@ -70,9 +70,12 @@ def _watch(reading: int) -> None:
             time.sleep(SECOND_CHANCE)
             _end(number)
         if number == signal.SIGTERM:
-            threading.Thread(
-                target=lambda: _noticed.wait(PATIENCE) or _end(signal.SIGTERM), name="patience", daemon=True
-            ).start()
+            threading.Thread(target=_end_unless_noticed, name="patience", daemon=True).start()
+
+
+def _end_unless_noticed() -> None:
+    if not _noticed.wait(PATIENCE):
+        _end(signal.SIGTERM)
 
 
 def _end(number: int) -> None:
