@@ -69,8 +69,8 @@ def make_optimizers(config: TrainingConfig, parameters: Iterable[tuple[str, nn.P
         return Optimizers([_light(torch.optim.Adam)(every, rate, config.betas, weight_decay=decay, fused=True)])
     inner = set()
     if config.optimizer == "muon":  # matrices between hidden states; biases of heads (H,h) are none
-        matrices = [name for name, one in named if one.ndim == 2]
-        inner = {name for name in matrices if name.startswith("layers.") and name.endswith(".weight")}
+        weights = [name for name, one in named if one.ndim == 2 and name.endswith(".weight")]
+        inner = {name for name in weights if name.startswith("layers.")}
     rest = [(name, one) for name, one in named if name not in inner]
     groups = [
         {"params": [one for _, one in rest if one.ndim > 1], "weight_decay": decay},
