@@ -27,8 +27,9 @@ LARGE = 267_735  # symbols of WikiText-103
         Vocabulary("characters", ("a", "_", "<pad>"), space="_", lower_case=True),
         Vocabulary("characters", ("\n", " ", "é")),
         Vocabulary("bytes", ("32", "0", "255", "<eos>"), line_end="<eos>"),
+        Vocabulary("trie", ("61" * 1000, "00", "")),  # the longest symbol
     ],
-    ids=str,
+    ids=lambda vocabulary: vocabulary.kind,
 )
 def test_json_there_and_back(vocabulary: Vocabulary) -> None:
     text = vocabulary.to_json()

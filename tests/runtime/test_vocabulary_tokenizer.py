@@ -178,6 +178,7 @@ def test_enwik8_drops_newlines_alone_and_counts_them() -> None:
     assert (found.counts.dropped_bytes, found.counts.dropped_chars) == (3, 3)
     assert (found.counts.first_token_bytes, found.counts.first_token_chars) == (1, 1)
     assert (found.counts.bytes, found.counts.chars) == (len(raw), len(document))
+    assert read(ENWIK8, "é").counts.first_token_bytes == 1
     assert read(ENWIK8, b"\x80\xff").counts.first_token_chars == 0  # no character begins there
 
 
