@@ -38,7 +38,7 @@ SCALAR_STATE = {
     "layout": "state",
     "first_value": None,
 }
-OUT_OF_RANGE, NO_ROOM, NO_RANGE = r"its value is \d+, expected", "no room for a token", "a boolean, which has no range"
+OUT_OF_RANGE, NO_ROOM, NO_RANGE = r"its value is -?\d+, expected", "no room for a token", "boolean, which has no range"
 SHARED = "memories share an input or output"
 IS_NOT = r"is not (float32|int64) \("  # as its purpose needs
 SETTING = {"value": 1, "meaning": "a number", "minimum": None, "maximum": None, "off": None}
