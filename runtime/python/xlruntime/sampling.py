@@ -55,8 +55,7 @@ class Sampling:
         seed: seed of the random draws; None: another one for each run.
         min_p: draw only from tokens at least this many times as likely as the likeliest one; 0: from all.
         repetition_penalty: divisor of the positive logits of recent tokens, and factor of their negative ones (Keskar
-            et al. 2019, arXiv:1909.05858, as in Hugging Face's library); above 1, tokens repeat less often. Only the
-            Python runtime has it.
+            et al. 2019, arXiv:1909.05858, as in Hugging Face's library); above 1, tokens repeat less often.
         repetition_window: number of tokens that count as recent, of the prompt and of what was drawn after it.
         ignore_eos: go on after a token that ends a text, which is then drawn like any other.
         stop_token_ids: ids of further tokens that end a continuation.
