@@ -20,7 +20,7 @@ from xlexport import formats
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.conversion import convert
 from xlexport.conversion_options import ConversionOptions
-from xlexport.families.recurrent.mamba import Mamba1, MambaSizes
+from xlexport.families.recurrent.mamba import Mamba1, Mamba1Sizes
 from xlexport.families.recurrent.mamba2 import Mamba2, Mamba2Sizes
 from xlexport.families.recurrent.rwkv4 import RWKV4, RWKV4Sizes
 from xlexport.families.recurrent.rwkv7 import RWKV7, RWKV7Sizes
@@ -41,9 +41,9 @@ SIZES: Config = {"vocab_size": N_TOKEN, "hidden_size": 64, "num_hidden_layers": 
 MAMBA: Config = {**SIZES, "state_size": 8}
 # Name: how a family makes its model from a `config.json`.
 FAMILIES: Mapping[str, tuple[Callable[[Config], nn.Module], Config]] = {
-    "mamba1": (lambda config: Mamba1(MambaSizes.from_huggingface(config)), {"model_type": "mamba", **MAMBA}),
+    "mamba1": (lambda config: Mamba1(Mamba1Sizes.from_huggingface(config)), {"model_type": "mamba", **MAMBA}),
     "falcon_mamba": (
-        lambda config: Mamba1(MambaSizes.from_huggingface(config)),
+        lambda config: Mamba1(Mamba1Sizes.from_huggingface(config)),
         {"model_type": "falcon_mamba", **MAMBA},
     ),
     "mamba2": (

@@ -15,7 +15,7 @@ from tests.helpers.weights import random_model
 from xlexport import export_module
 from xlexport.conversion import convert
 from xlexport.conversion_options import ConversionOptions
-from xlexport.families.recurrent.mamba import Mamba1, MambaSizes
+from xlexport.families.recurrent.mamba import Mamba1, Mamba1Sizes
 from xlexport.families.recurrent.mamba2 import Mamba2, Mamba2Sizes
 from xlexport.families.recurrent.rwkv4 import RWKV4, RWKV4Sizes
 from xlexport.families.recurrent.rwkv7 import RWKV7, RWKV7Sizes
@@ -31,9 +31,9 @@ LENGTHS: dict[str, Any] = {
 }
 ONES = {"vocab_size": 2, "hidden_size": 1, "num_hidden_layers": 1, "state_size": 1, "conv_kernel": 2, "expand": 1}
 MODELS: dict[str, Callable[[], Any]] = {
-    "mamba": lambda: Mamba1(MambaSizes.from_huggingface({**ONES, "expand": 2, "time_step_rank": 1})),
-    "mamba of one number": lambda: Mamba1(MambaSizes.from_huggingface({**ONES, "time_step_rank": 1})),
-    "falcon_mamba": lambda: Mamba1(MambaSizes.from_huggingface({**ONES, "expand": 2, "model_type": "falcon_mamba"})),
+    "mamba": lambda: Mamba1(Mamba1Sizes.from_huggingface({**ONES, "expand": 2, "time_step_rank": 1})),
+    "mamba of one number": lambda: Mamba1(Mamba1Sizes.from_huggingface({**ONES, "time_step_rank": 1})),
+    "falcon_mamba": lambda: Mamba1(Mamba1Sizes.from_huggingface({**ONES, "expand": 2, "model_type": "falcon_mamba"})),
     "mamba2": lambda: Mamba2(Mamba2Sizes.from_huggingface({**ONES, "num_heads": 1, "head_dim": 1, "n_groups": 1})),
     "rwkv4": lambda: RWKV4(RWKV4Sizes.from_huggingface({**ONES, "intermediate_size": 1})),
     "rwkv7": lambda: RWKV7(RWKV7Sizes(2, 1, 1, 1, 1, 1, 1, 1, 1)),

@@ -33,7 +33,7 @@ from xlexport.conversion import convert
 from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import CheckpointError
 from xlexport.families.recurrent.huggingface import FAMILIES
-from xlexport.families.recurrent.mamba import MambaSizes
+from xlexport.families.recurrent.mamba import Mamba1Sizes
 from xlexport.families.recurrent.mamba2 import Mamba2Sizes
 from xlexport.families.recurrent.rwkv7 import RWKV7, RWKV7Sizes
 from xlexport.families.scan import chunk_sizes
@@ -251,7 +251,7 @@ def test_a_folder_says_what_it_is(tmp_path: Path) -> None:
     model = write(tmp_path, "mamba2")
     source = load(tmp_path)
     rows = [f"{name}: {value}" for name, value in checkpoint_rows(source)]
-    assert {"checkpoint: huggingface, recurrent", "vocabulary: none, 61 tokens"} < set(rows)
+    assert {"checkpoint: huggingface, recurrent (Mamba-2)", "vocabulary: none, 61 tokens"} < set(rows)
     assert any("model mamba2" in row for row in rows) and any("takes token ids only" in row for row in rows)
     assert source.parameters == model.num_parameters()
     json.dumps(source.config, allow_nan=False)
@@ -308,9 +308,9 @@ def test_wrong_sizes() -> None:
         "conv_kernel is 1, expected a whole number from 2 to 64. Copy the folder again."
     )
     with pytest.raises(CheckpointError, match=f"^{re.escape(said)}$"):
-        MambaSizes.from_huggingface(config)
+        Mamba1Sizes.from_huggingface(config)
     with pytest.raises(CheckpointError, match="a state of 35,184,372,088,832 numbers, expected at most"):
-        MambaSizes.from_huggingface({"intermediate_size": 1 << 20, "state_size": 1 << 20})
+        Mamba1Sizes.from_huggingface({"intermediate_size": 1 << 20, "state_size": 1 << 20})
     with pytest.raises(CheckpointError, match="num_heads × head_dim is 25, expected expand × hidden_size 40"):
         Mamba2Sizes.from_huggingface({"num_heads": 5, "head_dim": 5, "hidden_size": 20, "n_groups": 1})
 

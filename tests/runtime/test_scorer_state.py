@@ -64,8 +64,8 @@ def stopped_at_each_step(model: Model, documents: list[Document], options: dict[
 @pytest.mark.parametrize(
     "options",
     thinned(
-        [{}, {"batch_size": 3}, {"batch_size": 2, "detail": 2}, {"continuous": True}],
-        [{"batch_size": 3}, {"batch_size": 2, "detail": 2}],
+        [{}, {"batch_size": 3}, {"batch_size": 2, "top": 2}, {"continuous": True}],
+        [{"batch_size": 3}, {"batch_size": 2, "top": 2}],
     ),
 )
 @pytest.mark.parametrize("name", ["post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "reformer_band"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -294,7 +295,7 @@ class ScoreOptions(InputOptions):
         path = self.path
         if path is None and (self.force or self.resume):
             yield "--resume and --force are about an output file. Give it with -o."
-        if path is None and self.save_every != type(self).save_every:
+        if path is None and self.save_every not in (type(self).save_every, math.inf):  # inf: in processes of a run
             yield "--set save_every is about an interrupted output file. Give it with -o."
         if self.force and self.resume:
             yield "--resume continues the interrupted run, --force starts again. Give one of them."

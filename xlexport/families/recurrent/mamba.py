@@ -16,7 +16,7 @@ from xlexport.families.recurrent.state_space import StateSpaceModel, StateSpaceS
 from xlexport.families.scan import Chunks, scan
 from xltraining.messages import renamed
 
-__all__ = ["Mamba1", "MambaSizes"]
+__all__ = ["Mamba1", "Mamba1Sizes"]
 
 if not TYPE_CHECKING:  # which would take any name
     __getattr__ = renamed(__name__, {"Mamba": "Mamba1"})
@@ -25,7 +25,7 @@ FALCON = "falcon_mamba"
 
 
 @dataclass(frozen=True)
-class MambaSizes(StateSpaceSizes):
+class Mamba1Sizes(StateSpaceSizes):
     """The sizes of a model.
 
     Attributes:
@@ -65,7 +65,7 @@ class _MambaMixer(nn.Module):
     Euler's, as in the authors' code.
     """
 
-    def __init__(self, sizes: MambaSizes) -> None:
+    def __init__(self, sizes: Mamba1Sizes) -> None:
         super().__init__()
         D, N, K, R = sizes.d_inner, sizes.d_state, sizes.d_conv, sizes.dt_rank
         self.shapes = (K - 1, D), (N, D)
