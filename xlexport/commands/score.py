@@ -118,9 +118,8 @@ def score(
 ) -> None:
     """Score FILES with BUNDLE, each as one document of any length.
 
-    FILES are files, folders, quoted patterns ('books/**/*.txt'), addresses such as s3://bucket/texts, or '-'; gzip is
-    unpacked. With --field, each row of a table is a document. `score` reports unreadable documents and continues; the
-    exit status is then 1.
+    FILES are files, folders, quoted patterns ('books/**/*.txt'), s3:// addresses or '-'. With --field, each row of a
+    table is a document. `score` reports unreadable documents, continues, and exits with 1.
     """
     from xlexport.score_files import ScoreRun
     from xlexport.scoring.inputs import extent
