@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
+import zipfile
 
 import pytest
 
@@ -37,3 +39,15 @@ def test_figures_of_readme_are_those_of_the_benchmarks() -> None:
     figures = [line for line in table.splitlines() if re.match(r"\| \d", line)]
     assert len(figures) >= 2
     assert set(figures) <= set((ROOT / "BENCHMARKS.md").read_text("utf-8").splitlines())
+
+
+def test_readme_states_sizes_that_hold() -> None:
+    readme, package, archive = (ROOT / "README.md").read_text("utf-8"), ROOT / "runtime/python/xlruntime", io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for file in package.rglob("*"):
+            if file.suffix in (".py", ".typed"):
+                wheel.write(file, file.relative_to(package.parent))
+    (wheel_kb,) = re.findall(r"a wheel of (\d+) kB", readme)
+    assert 0.9 < len(archive.getvalue()) / 1000 / int(wheel_kb) < 1.1
+    (limit,) = re.findall(r"MOST = ([\d_]+)", (ROOT / "runtime/js/scripts/size.mjs").read_text("utf-8"))
+    assert f"JavaScript of at most\n{int(limit) // 1000} kB" in readme
