@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.invoking import PROSE, Invoke
+from tests.helpers.tiers import thinned
 from xltraining.checkpoint import load_checkpoint
 
 RUN = ("--steps=2", "--batch-size=2", "--set=training.warmup_steps=1", "--threads=1", "--n-head=2", "--d-model=8")
@@ -43,7 +44,7 @@ MODELS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, object]]] = 
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", thinned(MODELS, ["tied-projections", "hashed-turned"]))
 def test_trains_and_converts(name: str, invoke: Invoke, tmp_path: Path, cached_exports: None) -> None:
     options, settings, expected = MODELS[name]
     text = tmp_path / "text.tsv"
