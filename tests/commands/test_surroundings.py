@@ -37,7 +37,7 @@ COMMANDS = {
     "prepare": "xlexport prepare text.txt -o data",
     "quantize": "xlexport quantize BUNDLE -o int8 --set tokens=2048 --set max_delta_bits=0.5 --threads 1",
     "report": "xlexport report BUNDLE text.txt -o page.html",
-    "reproduce": "xlexport reproduce enwik8-base text.txt --model CHECKPOINT --bundle BUNDLE",
+    "reproduce": "xlexport reproduce enwik8-base text.txt --bundle BUNDLE",
     "score": "xlexport score BUNDLE text.txt text.txt --processes 2",
     "score --ray": "xlexport score BUNDLE rows.jsonl --field text -o scores --ray --processes 1 --threads 1",
     "serve": "xlexport serve BUNDLE --port 0 --threads 1",
