@@ -365,12 +365,12 @@ def _text(text: str, name: str) -> BinaryIO:
 
 
 def _refused(error: Exception) -> BinaryIO:
-    """Return a source that raises an error when it is read."""
+    """Return a source that raises an error when it is read; it can be sent to another process."""
+    return cast(BinaryIO, TextSource("", partial(_raise, error), at_hand=True))
 
-    def refuse() -> BinaryIO:
-        raise error
 
-    return cast(BinaryIO, TextSource("", refuse, at_hand=True))
+def _raise(error: Exception) -> BinaryIO:
+    raise error
 
 
 def _content(row: Row, values: Mapping[str, Any], field: str, option: str, ids: bool) -> Any:
