@@ -21,7 +21,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from xlexport.families.ring import RingStep, add_to_window, reach_mask, window_mask
+from xlexport.families.ring import RingStep, add_to_window
+from xlexport.families.transformer_xl.masks import reach_mask, window_mask
 
 __all__ = [
     "BiasedAttention",
