@@ -154,6 +154,19 @@ def test_onnxruntime_that_cannot_be_used_names_the_commands_to_repair_it(
 
 
 @pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("machine", ["arm64", "aarch64", "ARM64", "x86_64"])
+def test_version_with_wrong_products_is_refused_on_arm(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    install(monkeypatch, onnxruntime="1.27.0")
+    on_import(monkeypatch, module := of_version("1.27.0"))
+    if machine == "x86_64":
+        assert import_onnxruntime() is module
+    else:
+        with pytest.raises(ProviderError, match=r"1\.27\.0, which computes wrong products on ARM.*#31569.*pip install"):
+            import_onnxruntime()
+
+
+@pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("version", ["1.24.1", "1.24.1.dev20260101", "1.31.1", "1.31.1+cu126", "2.0"])
 def test_newer_onnxruntime_is_taken(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, onnxruntime=version)

@@ -23,6 +23,11 @@ namespace {
 constexpr const char* kVariable = "XLRUNTIME_ONNXRUNTIME";
 constexpr const char* kTelemetry = "ORT_DISABLE_TELEMETRY";
 constexpr const char* kOldest = "1.24.1";  // earlier versions read weights from any file that a graph names
+#if defined(__aarch64__) || defined(_M_ARM64)
+constexpr const char* kWrong = "1.27.0";  // on ARM with SME, equal products differ: microsoft/onnxruntime#31569
+#else
+constexpr const char* kWrong = "";
+#endif
 constexpr const char* kHint =
     "Install ONNX Runtime 1.24.1 or newer, and name the file of its library in XLRUNTIME_ONNXRUNTIME.";
 constexpr std::size_t kAlignment = 64;  // bytes: a vector of AVX-512, and a line of the cache
@@ -144,11 +149,13 @@ const Onnxruntime& Onnxruntime::load(const std::string& file) {
 
 Onnxruntime::Onnxruntime(const OrtApiBase* base, const std::string& file)
     : base_(base), version_(base->GetVersionString()) {
-  if (!is_at_least(kOldest)) {
-    const std::string where = file.empty() ? "" : file + ": ";
+  const bool wrong = version_ == kWrong;
+  if (wrong || !is_at_least(kOldest)) {
     throw Error(
         XLR_ERROR_PROVIDER,
-        where + "ONNX Runtime is " + version_ + ", expected 1.24.1 or newer: earlier ones let a graph read any file.",
+        (file.empty() ? "" : file + ": ") + "ONNX Runtime is " + version_ +
+            (wrong ? ", which computes wrong products on ARM processors (microsoft/onnxruntime#31569)."
+                   : ", expected 1.24.1 or newer: earlier ones let a graph read any file."),
         kHint);
   }
   api_ = base->GetApi(ORT_VERSION_OF_TABLE);

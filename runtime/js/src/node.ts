@@ -25,7 +25,14 @@ setPlatform({
         "Import xlruntime in the main thread, too, before the worker starts; or set the variable there.",
       );
     }
-    return importModule<Ort>("onnxruntime-node", () => import("onnxruntime-node"));
+    const ort = await importModule<Ort>("onnxruntime-node", () => import("onnxruntime-node"));
+    if (process.arch === "arm64" && ort.env.versions?.node === "1.27.0") {
+      throw new ProviderError(
+        "ONNX Runtime is 1.27.0, which computes wrong products on ARM processors (microsoft/onnxruntime#31569).",
+        "Install another version of onnxruntime-node.",
+      );
+    }
+    return ort;
   },
   providers: { cpu: "cpu" },
   memory: totalmem(),

@@ -7,6 +7,7 @@ import functools
 import importlib
 import mmap
 import os
+import platform
 import re
 import sys
 from collections.abc import Collection, Iterable
@@ -39,6 +40,8 @@ __all__ = [
 MODULE = "onnxruntime"  # of several distributions: one that is installed later overwrites the other
 FOR_OTHERS = ", ".join(f"{other.package} for {other.name.removesuffix('ExecutionProvider')}" for other in PROVIDERS[1:])
 OLDEST = (1, 24, 1)  # earlier versions read weights from any file that a graph names
+# On ARM processors with SME, equal products of matrices differ from run to run, and convolutions are wrong.
+WRONG_ON_ARM = {"1.27.0": "microsoft/onnxruntime#31569"}
 FATAL_ONLY = 4  # ONNX Runtime's log severity; it also raises the errors that it logs
 # Fused sum and layer normalization: on a CPU several times as slow as separate nodes, which costs 3 to 10% of a step.
 SLOWER_FUSION = "SkipLayerNormFusion"
@@ -101,6 +104,11 @@ def import_onnxruntime() -> ModuleType:
         raise ProviderError(
             f"ONNX Runtime is {ort.__version__}, expected {oldest} or newer: earlier ones let a graph read any file.",
             hint=f"Install it again: {_reinstall()}.",
+        )
+    if (issue := WRONG_ON_ARM.get(ort.__version__)) and platform.machine().lower() in ("aarch64", "arm64"):
+        raise ProviderError(
+            f"ONNX Runtime is {ort.__version__}, which computes wrong products on ARM processors ({issue}).",
+            hint=f"Install another version: {_reinstall()}.",
         )
     return ort
 
