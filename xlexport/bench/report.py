@@ -75,6 +75,7 @@ def report_rows(report: BenchReport) -> list[tuple[str, str]]:
         arithmetic = f"{amount}: {_amount(report.arithmetic_floor_ms)} ms at {product}"
     copy, read = report.copy_gb_per_second, report.read_gb_per_second
     rates = f"{_amount(max(copy, read))} GB/s (copies {_amount(copy)}, reads {_amount(read)})"
+    rates += f"; the step reaches {_amount(report.bytes_per_segment / report.ms_per_segment_p50 / 1e6)}"
     rows = [
         ("step", f"{report.purpose}, {case_name(report)}"),
         ("on", f"{report.device}{threads}, {report.dtype}"),
