@@ -23,6 +23,7 @@ them, and at most 64 MiB; `:` gives the most rows.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import struct
@@ -80,9 +81,9 @@ def _parts(fields: dict[str, Any]) -> Iterator[bytes]:
     yield _tokens(vocabulary, added)
     yield _merges(vocabulary, model["merges"])
     yield _added(added, composed)
-    yield from _classes()
+    yield _classes()
     if composed:
-        yield from _composition()
+        yield _composition()
 
 
 def _need(condition: object) -> None:
@@ -152,14 +153,14 @@ def _added(added: list[dict[str, Any]], composed: bool) -> bytes:
     return b"".join(records)
 
 
-def _classes() -> Iterator[bytes]:
-    """Yield the letters, the numbers and the white space of the library's expressions, as ranges."""
+@functools.cache
+def _classes() -> bytes:
+    """Return the letters, the numbers and the white space of the library's expressions, as ranges."""
     from tokenizers import Regex, normalizers
 
     text = "".join(map(chr, CHARACTERS))
-    for expression in CLASSES:
-        left = set(normalizers.Replace(Regex(expression), "").normalize_str(text))
-        yield _table("<II", _ranges(code for code in CHARACTERS if chr(code) not in left))
+    left = [set(normalizers.Replace(Regex(expression), "").normalize_str(text)) for expression in CLASSES]
+    return b"".join(_table("<II", _ranges(code for code in CHARACTERS if chr(code) not in kept)) for kept in left)
 
 
 def _ranges(codes: Iterable[int]) -> list[tuple[int, int]]:
@@ -176,8 +177,9 @@ def _table(form: str, rows: list[Any]) -> bytes:
     return struct.pack("<I", len(rows)) + b"".join(struct.pack(form, *row) for row in rows)
 
 
-def _composition() -> Iterator[bytes]:
-    """Yield the library's decompositions, pairs that compose, and combining classes."""
+@functools.cache
+def _composition() -> bytes:
+    """Return the library's decompositions, pairs that compose, and combining classes."""
     from tokenizers import normalizers
 
     codes = [code for code in CHARACTERS if code not in HANGUL]
@@ -188,13 +190,12 @@ def _composition() -> Iterator[bytes]:
     apart = dict(zip(codes, each(normalizers.NFD(), map(chr, codes)), strict=True))
     together = dict(zip(codes, each(normalizers.NFC(), map(chr, codes)), strict=True))
     changed = {code: parts for code, parts in apart.items() if parts != chr(code)}
-    yield struct.pack("<I", len(changed)) + b"".join(
+    decompositions = struct.pack("<I", len(changed)) + b"".join(
         struct.pack(f"<IB{len(parts)}I", code, len(parts), *map(ord, parts)) for code, parts in changed.items()
     )
     pairs = [(parts, code) for code, parts in changed.items() if together[code] == chr(code) and len(parts) > 1]
     firsts = each(normalizers.NFC(), (parts[:-1] for parts, _ in pairs))
     rows = [(ord(first), ord(parts[-1]), code) for first, (parts, code) in zip(firsts, pairs, strict=True)]
-    yield _table("<III", sorted(rows))
     moved = each(normalizers.NFD(), (LOWEST_MARK + chr(code) for code in codes))
     classes = {
         code: unicodedata.combining(chr(code))
@@ -206,4 +207,4 @@ def _composition() -> Iterator[bytes]:
         for kind in set(classes.values()) - {0}
         for first, last in _ranges(code for code, own in classes.items() if own == kind)
     ]
-    yield _table("<IIB", sorted(groups))
+    return decompositions + _table("<III", sorted(rows)) + _table("<IIB", sorted(groups))
