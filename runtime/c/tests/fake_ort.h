@@ -1,7 +1,12 @@
 // A stand-in for ONNX Runtime, so that test programs run kernels without it, for example under sanitizers.
 //
-// It has the functions of the table that kernels call during a run. Tasks run on threads of their own.
+// It has the functions of the table that kernels call during a run. Tasks run on threads of their own. A run fails if a task
+// computes with subnormal numbers or changes how its thread computes.
 #pragma once
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include <atomic>
 #include <cstdint>
@@ -34,6 +39,27 @@ struct OrtKernelContext {
 };
 
 namespace fake {
+
+// What a thread's processor notes of subnormal numbers from here on, in the register MXCSR; elsewhere than on x86-64 nothing.
+class FloatingPoint {
+ public:
+#if defined(__x86_64__)
+  FloatingPoint() { _mm_setcsr(control_); }
+  // Return what is wrong, or null.
+  const char* problem() const {
+    const unsigned now = _mm_getcsr();
+    if ((now & ~kFlags) != control_) return "the control bits of MXCSR have changed";
+    if ((now & kDenormalOperand) != 0) return "an operand is subnormal";
+    return (now & kUnderflow) != 0 ? "a result is subnormal" : nullptr;
+  }
+
+ private:
+  static constexpr unsigned kFlags = 0x3F, kDenormalOperand = 0x02, kUnderflow = 0x10;
+  const unsigned control_ = _mm_getcsr() & ~kFlags;
+#else
+  const char* problem() const { return nullptr; }
+#endif
+};
 
 inline OrtStatus* create_status(int, const char* text) { return new OrtStatus{text}; }
 inline void release_status(OrtStatus* status) { delete status; }
@@ -78,14 +104,17 @@ inline OrtStatus* get_data(OrtValue* value, void** data) {
 }
 inline OrtStatus* parallel(const OrtKernelContext* run, void (*task)(void*, size_t), size_t tasks, size_t, void* data) {
   std::atomic<size_t> next{0};
+  std::atomic<const char*> problem{nullptr};
   auto work = [&] {
+    const FloatingPoint numbers;
     for (size_t now = next++; now < tasks; now = next++) task(data, now);
+    if (numbers.problem() != nullptr) problem = numbers.problem();
   };
   std::vector<std::thread> others;
   for (int thread = 1; thread < run->threads; ++thread) others.emplace_back(work);
   work();
   for (std::thread& other : others) other.join();
-  return nullptr;
+  return problem == nullptr ? nullptr : create_status(0, problem);
 }
 
 template <typename Entry, typename Function>
@@ -141,8 +170,10 @@ class Run {
   template <typename Kernel>
   std::string operator()(const Kernel& kernel) {
     xlexport::Context run{api(), &context_};
+    const FloatingPoint numbers;
     const std::unique_ptr<OrtStatus> status(kernel.compute(run));
-    return status == nullptr ? "" : status->text;
+    if (status != nullptr) return status->text;
+    return numbers.problem() == nullptr ? "" : numbers.problem();
   }
   template <typename T>
   const T* result(size_t index) const {

@@ -17,6 +17,7 @@ struct Case {
     key = numbers(B * H * (kept + S) * d, 1);
     value = numbers(B * H * (kept + S) * d, 1);
     for (float& number : key) number /= std::sqrt(static_cast<float>(d));
+    if (coin(0.1)) spoil(&key);
   }
 };
 
