@@ -50,8 +50,9 @@ napoleon_use_rtype = False
 html_theme = "furo"
 html_title = f"xlexport {release}"
 html_static_path = ["theme"]
-html_js_files = ["copy.js"]
-html_css_files = ["copy.css"]
+templates_path = ["templates"]  # relative to this file
+html_js_files = ["site.js"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_use_index = True
@@ -93,6 +94,7 @@ MADE = ("Document", "GrowingText", "LoadOptions", "Random", "Sampling", "SearchO
 UNNAMED = re.compile(r"^```\n((?:.+\n)*?)(?=```$)", re.M)
 COMMAND = re.compile(r"(xlexport|pip|python|npm|node|cmake|git|cd|hf) ")
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=\))")
+EMPTY_HEADER = re.compile(r'<th class="head"><p></p></th>')
 MARKDOWN_CODE = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)(?=(\w?))")
 
 
@@ -146,6 +148,13 @@ def list_commands(app: Any, docname: str, source: list[str]) -> None:
                 source[0] += f"\n```\n$ xlexport {name} {flag}\n{shown.output}```\n"
 
 
+def name_for_screen_readers(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Give the lists of pages the level that their headings lack, and empty corners of tables no header."""
+    level = 'role="heading" aria-level="2"'
+    context["furo_navigation_tree"] = context["furo_navigation_tree"].replace('role="heading"', level)
+    context["body"] = EMPTY_HEADER.sub("<td></td>", context.get("body", ""))
+
+
 def write_redirects(app: Any, error: Exception | None) -> None:
     """Lead from pages of earlier versions to their text."""
     if error is not None or app.builder.name != "html":
@@ -155,13 +164,15 @@ def write_redirects(app: Any, error: Exception | None) -> None:
         file = Path(app.outdir) / f"{old}.html"
         target = f"{os.path.relpath(Path(app.outdir) / page, file.parent)}.html#{anchor}"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><title>xlexport</title>')
+        leave = f'<meta http-equiv="refresh" content="0; url={target}">'
+        file.write_text(f'<!doctype html><html lang="en">{leave}<title>xlexport</title>')
 
 
 def setup(app: Any) -> None:
     """Connect these functions."""
     app.connect("source-read", list_commands)
     app.connect("source-read", link_folders_to_their_page)
+    app.connect("html-page-context", name_for_screen_readers, priority=600)  # after the theme
     app.connect("build-finished", write_redirects)
     app.connect("source-read", name_languages)
     app.connect("autodoc-process-signature", hide_constructor)

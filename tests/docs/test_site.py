@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,20 @@ def test_reference_has_every_module_of_xltraining() -> None:
     assert listed == sorted(modules)
 
 
+def check_for_screen_readers(page: Path) -> None:
+    """Require what a screen reader needs: a language, headings in order, texts for pictures, names of columns."""
+    html = page.read_text("utf-8")
+    assert 'lang="en"' in html[:200], page
+    if 'http-equiv="refresh"' in html:
+        return
+    levels = [int(level) for level in re.findall(r"<h([1-6])\b", html)]
+    assert levels.count(1) == 1 and levels[0] == 1, page
+    assert all(after <= before + 1 for before, after in pairwise(levels)), page
+    assert not re.search(r'<img\b(?![^>]*\balt="[^"]+")', html), page
+    assert not re.search(r"<th[^>]*>(<p></p>)?</th>", html), page
+    assert html.count('role="heading"') == html.count('role="heading" aria-level="2"'), page
+
+
 @pytest.mark.full
 @pytest.mark.skipif(not SPHINX, reason="the extra docs is not installed")
 def test_site_is_built_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
@@ -41,6 +56,8 @@ def test_site_is_built_without_warnings_and_loads_nothing_from_elsewhere(tmp_pat
     for page in pages:
         loaded = re.findall(r'<(?:script|img|link)\b[^>]*\b(?:src|href)="(https?:[^"]*)"', page.read_text("utf-8"))
         assert loaded == [], page
+        if "_downloads" not in page.parts:  # a sample
+            check_for_screen_readers(page)
     for sheet in (tmp_path / "site").rglob("*.css"):
         assert not re.search(r"@import|url\([\"']?https?:", sheet.read_text("utf-8")), sheet
     reference = (tmp_path / "site/docs/reference/xlruntime.html").read_text("utf-8")
