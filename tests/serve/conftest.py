@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
-from xlruntime import load
+from xlruntime import PrefixCache, load
 
 Start = Callable[..., Any]
 
@@ -38,9 +38,11 @@ def _served(
     from xlexport.serve.server import Server, listening_socket
 
     folders = {Path(bundle).name: golden_bundle(bundle) if isinstance(bundle, str) else bundle for bundle in bundles}
-    served = [ServedModel.of(name, Scheduler(load(path, threads=1), most)) for name, path in folders.items()]
-    listening, started = listening_socket("127.0.0.1", 0), threading.Event()
     bounds = ServeLimits(**limits)
+    prefixes = PrefixCache(bounds.prefix_cache, bounds.session_seconds) if bounds.prefix_cache else None
+    models = {name: Scheduler(load(path, threads=1), most, prefixes=prefixes) for name, path in folders.items()}
+    served = [ServedModel.of(name, scheduler) for name, scheduler in models.items()]
+    listening, started = listening_socket("127.0.0.1", 0), threading.Event()
     server = Server(make_app(Models(served), bounds, keys, hosts), bounds, 5, started.set, lambda: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -134,13 +134,21 @@ def serve(
     from xlexport.serve.models import Models, ServedModel
     from xlexport.serve.scheduler import Scheduler
     from xlexport.serve.server import Server, listening_socket, log_to
+    from xlruntime import PrefixCache
     from xlruntime.hub_cache import folder_name
 
+    prefixes = PrefixCache(limits.prefix_cache, limits.session_seconds) if limits.prefix_cache else None
     with listening_socket(host, port) as listening:
         models = Models(
             ServedModel.of(
                 folder_name(bundle),
-                Scheduler(open_bundle(bundle, **runtime), batch_size, shared_steps=shared_steps, **evaluation),
+                Scheduler(
+                    open_bundle(bundle, **runtime),
+                    batch_size,
+                    shared_steps=shared_steps,
+                    prefixes=prefixes,
+                    **evaluation,
+                ),
                 prefix,
             )
             for bundle in bundles

@@ -57,7 +57,8 @@ def make_app(
         hosts: names of the server besides `localhost`; without keys it has no others.
     """
     limits = limits or ServeLimits()
-    store, admission = SessionStore(limits, len(set(keys))), Admission(limits.requests, limits.request_bytes)
+    store = SessionStore(limits, len(set(keys)))
+    admission = Admission(limits.requests, limits.request_bytes - limits.prefix_cache)
     metrics = Metrics(models, admission, store)
     completions, sessions = Completions(models, limits, metrics), SessionRoutes(models, limits, store)
     plain = _ModelRoutes(models, limits, metrics)
@@ -66,6 +67,8 @@ def make_app(
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             store.expire()
+            if models.prefixes is not None:
+                models.prefixes.expire()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: object) -> AsyncIterator[None]:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 from starlette.requests import ClientDisconnect, Request
 
 from xlexport.serve.errors import JSON, ApiError
@@ -50,6 +51,7 @@ LARGE = 20_000  # bytes of a body, characters or tokens that another thread work
 # matches at every place and gives nothing back, so that a search takes time in proportion to the text.
 VALUE = re.compile(rb'[\s,:\]}]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{])|[^\s",:\[\]{}]++|\Z)', re.DOTALL)
 TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(\s*+:)?+', re.DOTALL)  # of JSON; the group is only behind a name
+SALT = 64  # characters of a `cache_salt`
 FIELDS = 200  # texts, names, lists and objects of a body besides its prompts
 # Memory of parsing, measured. A character may take four bytes in Python, and is copied on the way.
 PARSED_BYTES, NUMBER_BYTES = 6, 100  # for each byte of a body, and for each number in it
@@ -66,6 +68,15 @@ class Body(BaseModel):
     """A body without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _printable(text: str) -> str:
+    if not 1 <= len(text) <= SALT or not text.isprintable():
+        raise PydanticCustomError("salt", f"expected 1 to {SALT} printable characters")  # type: ignore[arg-type]
+    return text
+
+
+Salt = Annotated[str, AfterValidator(_printable)]
 
 
 class SamplingBody(Body):
@@ -130,6 +141,7 @@ class CompletionBody(SamplingBody):
     n: int | None = Field(default=1, ge=1, le=2**31)
     stream: bool | None = False
     stream_options: StreamOptions | None = None
+    cache_salt: Salt | None = None
     user: str | None = None
     best_of: int | None = Field(default=None, ge=1, le=2**31)
     suffix: str | None = None
@@ -143,6 +155,7 @@ class CreateBody(Body):
 
     model: str | None = None
     ttl_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    cache_salt: Salt | None = None
 
 
 class FeedBody(Body):

@@ -78,7 +78,9 @@ class Completions:
         share_of(request).take_scores(n_prompt + body.n_new * n * len(prompts), body.logprobs)
         share_of(request).take(CHOICE_BYTES * (n * len(prompts) - 1))
         with ExitStack() as stack:
-            run = stack.enter_context(closing(Run(model.scheduler, self.limits.request_seconds, request.state.client)))
+            scope = request.state.owner, body.cache_salt
+            run = Run(model.scheduler, self.limits.request_seconds, request.state.client, scope)
+            stack.enter_context(closing(run))
             answer = _Answer(body, model, prompts)
             await answer.submit(run)  # an error in the request has its own status, not an event
             if body.stream:
@@ -172,10 +174,16 @@ class _Answer:
         return {**self.head, "choices": [self._choice(index, delta)]}
 
     @property
-    def usage(self) -> dict[str, int]:
-        """The tokens read and drawn."""
+    def usage(self) -> dict[str, Any]:
+        """The tokens of prompts, how many of them the cache saved, and the tokens drawn."""
         n_new = sum(choice.drawn for _, _, choice in self._choices)
-        return {"prompt_tokens": self._n_prompt, "completion_tokens": n_new, "total_tokens": self._n_prompt + n_new}
+        cached = sum(job.cached for job in {job for _, job, _ in self._choices})
+        return {
+            "prompt_tokens": self._n_prompt,
+            "completion_tokens": n_new,
+            "total_tokens": self._n_prompt + n_new,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
 
     def _choice(self, index: int, delta: Delta) -> dict[str, Any]:
         """Return the next delta of a choice. With `echo`, the first delta begins with the prompt."""

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlruntime import GrowingText, Memory, Sampling, XlruntimeError
+from xlruntime.prefix_cache import Trail
 
 __all__ = ["AnswerChoice", "ClosedError", "Delta", "Draws", "Owner", "RequestJob", "ScoredPiece", "StreamPosition"]
 
@@ -36,11 +37,13 @@ class StreamPosition:
         memory: the carried memory, of one row; shared by all jobs that go on from here, which copy it.
         pending: the last token, which the model has not read yet.
         position: number of tokens of the document, `pending` included.
+        trail: the tokens that `memory` has read, as the cache of prefixes knows them; None: it does not.
     """
 
     memory: Memory
     pending: int
     position: int
+    trail: Trail | None = None
 
 
 @dataclass(frozen=True)
@@ -227,6 +230,8 @@ class RequestJob(Future[tuple[StreamPosition, ...]]):
 
     Attributes:
         owner: its request.
+        scope: with equal ones, jobs may share memories of their prefixes; None: with none.
+        cached: number of tokens that were not read, because the cache had the memory after them.
         parts: scores of the tokens read so far.
     """
 
@@ -253,6 +258,8 @@ class RequestJob(Future[tuple[StreamPosition, ...]]):
         """
         super().__init__()
         self.owner = Owner()
+        self.scope: tuple[str | None, ...] | None = None
+        self.cached = 0
         self.ids = ids
         self.start = start
         self.top = top

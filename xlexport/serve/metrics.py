@@ -59,6 +59,12 @@ class Metrics:
         yield CounterMetricFamily("xlexport_requests_refused", "Requests without room.", self._admission.refused)
         yield GaugeMetricFamily("xlexport_sessions", "Sessions now.", len(self._sessions))
         yield GaugeMetricFamily("xlexport_session_bytes", "Memory of sessions.", self._sessions.nbytes)
+        if (prefixes := self._models.prefixes) is not None:
+            yield GaugeMetricFamily("xlexport_prefix_entries", "Memories in the cache of prefixes.", len(prefixes))
+            yield GaugeMetricFamily("xlexport_prefix_bytes", "Memory of this cache.", prefixes.nbytes)
+            yield CounterMetricFamily("xlexport_prefix_hits", "Prompts that it has begun.", prefixes.hits)
+            yield CounterMetricFamily("xlexport_prefix_misses", "Prompts that it has not.", prefixes.misses)
+            yield CounterMetricFamily("xlexport_prefix_tokens_saved", "Tokens not read again.", prefixes.saved)
         jobs = CounterMetricFamily("xlexport_jobs", "Jobs that ended.", labels=["model", "end"])
         submitted = CounterMetricFamily("xlexport_jobs_submitted", "Jobs submitted.", labels=["model"])
         load = GaugeMetricFamily("xlexport_jobs_under_way", "Jobs now.", labels=["model"])

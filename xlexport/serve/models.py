@@ -16,7 +16,7 @@ from xlexport.scoring.begin_token import bos_token
 from xlexport.serve.errors import ApiError, hide
 from xlexport.serve.logprobs import TokenTexts
 from xlexport.serve.scheduler import Scheduler
-from xlruntime import OptionError
+from xlruntime import OptionError, PrefixCache
 from xlruntime.bundle import TextToken
 from xlruntime.documents import Tokenizer, as_ids, check_ids
 from xlruntime.messages import listed, named
@@ -138,6 +138,11 @@ class Models:
         if len(self._by_name) < len(self.all):
             names = ", ".join(named(model.name) for model in self.all)
             raise OptionError(f"two bundles have the same name: {names}.", hint="Rename a folder.")
+
+    @property
+    def prefixes(self) -> PrefixCache | None:
+        """The cache of prefixes that all bundles share; None: there is none."""
+        return self.all[0].scheduler.prefixes
 
     def find(self, name: str | None) -> ServedModel:
         """Return the bundle of a request; without a name, the only one.

@@ -26,7 +26,7 @@ class ServeLimits:
         connections: connections at a time; head_seconds: how long one may wait for a whole head of a request.
 
     Raises:
-        OptionError: limits of sessions, of which there are none.
+        OptionError: limits of sessions, of which there are none; a cache that leaves requests no memory.
     """
 
     body_bytes: int = _limit(32_000_000, "Largest body of a request.", minimum=1)
@@ -42,6 +42,14 @@ class ServeLimits:
         "Most memory of all requests: bodies, what becomes of them, and the scores that they ask for.",
         minimum=1,
     )
+    prefix_cache: int = _limit(
+        0,
+        "Part of this memory that keeps what the model remembers of prompts' beginnings, so that they are read once.",
+        minimum=0,
+        common=True,
+        metavar="bytes",
+        shown="none",
+    )
     request_seconds: float = _limit(3_600.0, "Longest duration of a request.", above=0)
     transfer_seconds: float = _fixed(120.0)
     connections: int = _fixed(512)
@@ -51,6 +59,11 @@ class ServeLimits:
     session_seconds: float = _limit(3_600.0, "Idle time after which a session expires.", above=0)
 
     def __post_init__(self) -> None:
+        if self.prefix_cache >= self.request_bytes:
+            raise OptionError(
+                f"--prefix-cache is {self.prefix_cache:,} bytes, of the {self.request_bytes:,} of all requests.",
+                hint="Give fewer, or raise --set request_bytes.",
+            )
         changed = [
             f"--set {name}"
             for name in ("session_bytes", "session_seconds")

@@ -23,12 +23,14 @@ LARGE = 20_000  # tokens of an answer that is sent piece by piece
 
 
 class Run:
-    """The jobs of one request, which may take so many seconds together; `client` sent it."""
+    """The jobs of one request, which may take so many seconds together; `client` sent it, `scope` is that of jobs."""
 
-    def __init__(self, scheduler: Scheduler, seconds: float, client: str = "") -> None:
+    def __init__(
+        self, scheduler: Scheduler, seconds: float, client: str = "", scope: tuple[str | None, ...] | None = None
+    ) -> None:
         self.jobs: list[RequestJob] = []
         self._scheduler = scheduler
-        self._owner = Owner(client)
+        self._owner, self._scope = Owner(client), scope
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + seconds
@@ -41,7 +43,7 @@ class Run:
         Raises:
             XlruntimeError: as `Scheduler.submit`.
         """
-        job.owner = self._owner
+        job.owner, job.scope = self._owner, self._scope
         self._scheduler.submit(job)
         self.jobs.append(job)
         job.add_done_callback(lambda _: self._post(job))

@@ -15,6 +15,7 @@ from xlexport.serve.jobs import ClosedError, RequestJob
 from xlexport.serve.stages import Counts, DrawStage, ReadStage
 from xlruntime import Model, OptionError, TextError
 from xlruntime.documents import check_ids, check_length
+from xlruntime.prefix_cache import PrefixCache
 from xlruntime.scorer import check_top
 
 __all__ = ["Scheduler"]
@@ -30,18 +31,28 @@ class Scheduler:
         shared_steps: whether they share steps; otherwise, each has a step of its own, and gets the very numbers that it
             gets alone (see `stages`); only random continuations without a seed share steps. All of them share steps in
             any case if the device is not a CPU.
+        prefixes: the cache of their prefixes, which other schedulers may share; None: each job reads all its tokens.
         settings: evaluation settings of all jobs, as `Model.evaluation` takes them.
 
     Attributes:
-        engine: the open bundle; evaluation: the settings of all jobs.
+        engine: the open bundle; evaluation: the settings of all jobs; prefixes: as above.
         counts: what was done so far.
     """
 
-    def __init__(self, engine: Model, most: int = 8, *, shared_steps: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        engine: Model,
+        most: int = 8,
+        *,
+        shared_steps: bool = False,
+        prefixes: PrefixCache | None = None,
+        **settings: Any,
+    ) -> None:
         if most < 1:
             raise OptionError(f"batch size is {most}, at least 1 is needed.")
         self.engine = engine
         self.evaluation = engine.evaluation(**settings)
+        self.prefixes = prefixes
         self.counts = Counts()
         self._lock = threading.Condition()
         self._arrived: list[RequestJob] = []
@@ -56,7 +67,7 @@ class Scheduler:
             self._stages = [self._first]
         else:
             drawing = DrawStage(engine, self.evaluation, self.counts, most, shared)
-            self._first = ReadStage(engine, self.evaluation, self.counts, most, shared, drawing)
+            self._first = ReadStage(engine, self.evaluation, self.counts, most, shared, drawing, prefixes)
             self._stages = [self._first, drawing]
 
     def submit(self, job: RequestJob) -> None:

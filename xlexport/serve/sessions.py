@@ -62,7 +62,7 @@ class ClientSession:
 
     Attributes:
         id: its name, which nobody can guess; model: its bundle.
-        owner: digest of the key that began it; None without keys.
+        owner: digest of the key that began it; None without keys. salt: only requests with the same one share prefixes.
         place: where it is; None: nothing was read. held: its last text, which has no tokens yet.
         created: in seconds since 1970; ttl: seconds after which an idle session is deleted; used: when it was used.
         busy: whether a request is changing it.
@@ -76,6 +76,7 @@ class ClientSession:
     used: float
     place: StreamPosition | None = None
     held: HeldText = field(default_factory=HeldText)
+    salt: str | None = None
     busy: bool = False
 
     @property
@@ -207,6 +208,7 @@ class SessionRoutes:
         """Begin a session."""
         body = await read_json(CreateBody, request, self.limits)
         session = self.store.create(self.models.find(body.model), body.ttl_seconds, owner=request.state.owner)
+        session.salt = body.cache_salt
         return JSONResponse(session.describe(), 201)
 
     async def all(self, request: Request) -> Response:
@@ -227,7 +229,7 @@ class SessionRoutes:
         """Begin another session at the same place of the same document."""
         session = self.store.get(*_named(request))
         twin = self.store.create(session.model, session.ttl, session.place, session.owner)
-        twin.held = session.held
+        twin.held, twin.salt = session.held, session.salt
         return JSONResponse(twin.describe(), 201)
 
     async def feed(self, request: Request) -> Response:
@@ -365,7 +367,8 @@ class SessionRoutes:
         )
 
     def _run(self, request: Request, session: ClientSession) -> contextlib.closing[Run]:
-        return contextlib.closing(Run(session.model.scheduler, self.limits.request_seconds, request.state.client))
+        seconds, client, scope = self.limits.request_seconds, request.state.client, (session.owner, session.salt)
+        return contextlib.closing(Run(session.model.scheduler, seconds, client, scope))
 
 
 async def _events(session: ClientSession, run: Run, job: RequestJob) -> AsyncIterator[dict[str, Any] | str]:

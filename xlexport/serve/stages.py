@@ -15,6 +15,9 @@ their request begin, and of documents that were read: a request reads no others 
 Each document is cut as `Stream.feed` cuts it. Its neighbours do not matter: without `same_length`, scores depend on the
 cuts. So a row whose last piece is shorter than the step is padded. If its memory is needed afterwards, the padding is
 taken back, which only rings can do. Other memories run such a piece in a step of their own.
+
+With a cache of prefixes, a document that gets a row goes on from the longest beginning that is known. If one that has a
+row is about to read more of the same beginning, the other waits for it.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from xlexport.serve.jobs import AnswerChoice, Owner, RequestJob, ScoredPiece, St
 from xlexport.serve.turns import Queues, in_turn
 from xlruntime import EvaluationSettings, Memory, Model, Random, XlruntimeError
 from xlruntime.documents import check_length
+from xlruntime.prefix_cache import PrefixCache, Trail
 from xlruntime.scorer import detail_of
 
 __all__ = ["Counts", "DrawStage", "Drawer", "ReadStage", "Reader", "Stage", "not_finite"]
@@ -98,6 +102,10 @@ class Stage(ABC, Generic[T]):
         """Return whether a tenant shares steps with others."""
         return self._shared
 
+    def needs_no_row(self, tenant: T) -> bool:
+        """Return whether a tenant whose turn has come waits for another one, or has nothing left to do here."""
+        return False
+
     def may_begin(self, owner: Owner) -> bool:
         """Return whether a request that waits may have one more row."""
         return True
@@ -154,6 +162,8 @@ class Stage(ABC, Generic[T]):
                 return
             more = min(sum(len(self.waiting[owner]) for owner in owners), free) - 1
             tenant = self.waiting.take(owner)
+            if self.needs_no_row(tenant):
+                continue
             alone = (batch for batch in self._batches[1:] if not batch.active)
             (self._batches[0] if self.shares(tenant) else next(alone)).join(tenant, max(more, 0))
             tenant.last = self._round
@@ -256,11 +266,33 @@ class Reader(Tenant):
 
     Attributes:
         targets: (n,) the tokens that have no score yet; `pending` is the token before them.
-        length: tokens of its next step.
+        trail: the tokens that its memory has read, as the cache of prefixes knows them; None: without the cache.
+        length: tokens of its next step; whole: whether that is not shorter because the document ends.
+        begun: whether the document has looked into the cache, and waits for no other one.
     """
 
     targets: npt.NDArray[np.int64]
+    trail: Trail | None = None
     length: int = field(default=0, init=False)
+    whole: bool = field(default=False, init=False)
+    begun: bool = field(default=False, init=False)
+
+    def skip(self, trail: Trail, memory: Memory) -> None:
+        """Go on after the tokens of a trail, which this memory has read."""
+        assert self.trail is not None
+        n = trail.read - self.trail.read
+        self.trail, self.memory, self.position = trail, memory, self.position + n
+        self.pending, self.targets = int(self.targets[n - 1]), self.targets[n:]
+        self.job.cached += n
+
+
+@dataclass(frozen=True)
+class _Follower:
+    """A document that waits until another one, its leader, has read so many tokens with which both begin."""
+
+    reader: Reader
+    leader: Reader
+    until: int
 
 
 class ReadStage(Stage[Reader]):
@@ -276,9 +308,12 @@ class ReadStage(Stage[Reader]):
         most: int,
         shared: bool,
         drawing: DrawStage,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         super().__init__(engine, evaluation, counts, most, shared)
         self._drawing = drawing
+        self._prefixes = prefixes
+        self._followers: list[_Follower] = []
         lengths = [engine.longest_step(purpose, evaluation.segment_len) for purpose in ("score", "detail")]
         self._longest = min(evaluation.segment_len, *lengths)
         self._can_go_back = all(entry.layout == "ring" for entry in engine.bundle.memory)
@@ -287,13 +322,72 @@ class ReadStage(Stage[Reader]):
         """Take a job; there must be a token before those that get scores."""
         start, ids = job.start, job.ids
         if start is None:
-            reader = Reader(job, int(ids[0]), 1, None, ids[1:])
+            reader = Reader(job, int(ids[0]), 1, None, ids[1:], self._trail(job))
         else:
-            reader = Reader(job, start.pending, start.position, start.memory, ids)
+            reader = Reader(job, start.pending, start.position, start.memory, ids, start.trail)
         if len(reader.targets):
             self.waiting.add(reader)
         else:
             self._end(reader, reader.memory)
+
+    def _trail(self, job: RequestJob) -> Trail | None:
+        """Return the trail of a document that begins; None: without the cache."""
+        if self._prefixes is None or job.scope is None:
+            return None
+        return self._prefixes.trail(self.engine, self.evaluation, "score", self._longest, job.scope)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return super().idle and not self._followers
+
+    def step(self) -> None:
+        """Let followers go on whose leader has read enough, or has no row; then step as any stage does."""
+        leaders, waiting = {reader for reader, *_ in self.seated}, self._followers
+        self._followers = []
+        for one in waiting:
+            trail = one.leader.trail if one.leader in leaders else None
+            if trail is not None and trail.read < one.until:
+                self._followers.append(one)
+            else:
+                self.waiting.add(one.reader, first=True)
+        super().step()
+
+    def needs_no_row(self, tenant: Reader) -> bool:
+        """Go on from the longest known beginning; return whether the document then waits, or has been read."""
+        cache, trail = self._prefixes, tenant.trail
+        if cache is None or trail is None:
+            return False
+        if not tenant.job.scores:  # which all its tokens would need
+            if (found := cache.find(trail, np.append(tenant.pending, tenant.targets))) is not None:
+                tenant.skip(*found)
+            if not tenant.begun and (follower := self._follower(tenant)) is not None:
+                self._followers.append(follower)
+                return True
+        if not tenant.begun:
+            tenant.begun = True
+            cache.count(tenant.job.cached)
+        if not len(tenant.targets):
+            self._end(tenant, tenant.memory)
+        return not len(tenant.targets)
+
+    def _follower(self, reader: Reader) -> _Follower | None:
+        """Return a document as a follower of one with a row that will know more of its beginning; None: none will."""
+        best, ids, own = None, reader.job.ids, reader.trail
+        for leader, *_ in self.seated:
+            other, trail = leader.job.ids, leader.trail
+            if own is None or trail is None or trail.origin != own.origin or not trail.usable:
+                continue
+            if reader.job.start is not None or leader.job.start is not None:
+                continue
+            n = min(len(ids), len(other)) - 1  # the last token is not read
+            differ = np.flatnonzero(ids[:n] != other[:n])
+            n = int(differ[0]) if len(differ) else n
+            ends = n == len(other) - 1 and not trail.exact
+            until = n if ends else trail.read + (n - trail.read) // self._longest * self._longest
+            if until > max(own.read, trail.read) and (best is None or until > best.until):
+                best = _Follower(reader, leader, until)
+        return best
 
     def may_begin(self, owner: Owner) -> bool:
         """Return whether a request may read on: not to draw more continuations while others of it hold memory."""
@@ -320,6 +414,7 @@ class ReadStage(Stage[Reader]):
             _make_room(batch.memory, row, self.evaluation)
             limits = self._longest, batch.memory.max_segment, int(batch.memory.room[row])
             reader.length = min(len(reader.targets), *limits)
+            reader.whole = reader.length == min(limits)
         S = max(reader.length for _, reader in batch.active)
         for row, reader in batch.active:
             if reader.length < S and not self._can_pad(batch.memory, row, reader, S):
@@ -345,10 +440,18 @@ class ReadStage(Stage[Reader]):
                 detail.pop("entropy", None)
                 job.parts.append(ScoredPiece(outputs["log_prob"][row, :n].copy(), context[row, :n].copy(), **detail))
             self.counts.read += n
+            if reader.trail is not None:  # another graph's memory differs by rounding
+                reader.trail = reader.trail.after(tokens[row, :n], reader.whole) if purpose == "score" else None
             reader.pending, reader.position = int(reader.targets[n - 1]), reader.position + n
             reader.targets = reader.targets[n:]
-            if not len(reader.targets):
-                self._end(reader, memory.row(row, S - n) if job.continues else None)
+            ended, place = not len(reader.targets), None
+            kept = self._is_kept(reader, ended) and (n == S or self._can_go_back)
+            if kept or (ended and job.continues):
+                place = memory.row(row, S - n)
+            if kept and place is not None and reader.trail is not None and self._prefixes is not None:
+                self._prefixes.keep(reader.trail, place)
+            if ended:
+                self._end(reader, place)
                 batch.free(row)
 
     def _run_alone(self, reader: Reader) -> None:
@@ -363,6 +466,13 @@ class ReadStage(Stage[Reader]):
             for row, _ in batch.active:
                 self.waiting.add(batch.leave(row), first=True)
 
+    def _is_kept(self, reader: Reader, ended: bool) -> bool:
+        """Return whether the cache needs a memory: at a boundary, at the document's end, or for a follower."""
+        if (trail := reader.trail) is None or self._prefixes is None:
+            return False
+        awaited = any(one.leader is reader and one.until == trail.read for one in self._followers)
+        return (trail.boundary or ended or awaited) and self._prefixes.needs(trail)
+
     def _can_pad(self, memory: Memory, row: int, reader: Reader, segment_len: int) -> bool:
         if reader.length < len(reader.targets) or memory.room[row] < segment_len:
             return False
@@ -374,7 +484,7 @@ class ReadStage(Stage[Reader]):
             self._drawing.add(job, reader.pending, reader.position, memory)
         elif job.keep:
             state = self.engine.new_memory(self.evaluation) if memory is None else memory
-            job.finish([StreamPosition(state, reader.pending, reader.position)])
+            job.finish([StreamPosition(state, reader.pending, reader.position, reader.trail)])
         else:
             job.finish()
 

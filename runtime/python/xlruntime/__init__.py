@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .load_options import LoadOptions
     from .memory import Memory
     from .model import Model, load
+    from .prefix_cache import PrefixCache
     from .sampling import Random, Sampling
     from .scores import DocumentScore, TokenScores
     from .stops import GrowingText
@@ -68,6 +69,7 @@ __all__ = [
     "Model",
     "NonFiniteScoreWarning",
     "OptionError",
+    "PrefixCache",
     "ProviderError",
     "Random",
     "Sampling",
@@ -100,7 +102,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # an application 
 # The modules of all public names. They are imported, in this order, until one has the name that is asked for.
 MODULES = (
     *("errors", "bundle", "devices", "documents", "evaluation", "load_options", "memory"),
-    *("model", "sampling", "scores", "stops", "stream", "translator", "words"),
+    *("model", "prefix_cache", "sampling", "scores", "stops", "stream", "translator", "words"),
 )
 
 

@@ -1,8 +1,8 @@
 """Keep memories after beginnings of documents, so that documents with an equal beginning read it once.
 
 A memory is known by a digest of all that it depends on: the model, its settings, kernels and graphs, who may use it,
-and the ids that it has read, a begin token among them. Where scores depend on how a document is cut, only memories at cuts
-are kept that a fresh reading of any longer document makes, too. Then scores are bit-equal to those without the cache.
+and the ids that it has read, a begin token among them. Where scores depend on how a document is cut, only memories at
+cuts are kept that a fresh reading of any longer document makes, too. Then scores are bit-equal to those without it.
 """
 
 from __future__ import annotations
