@@ -20,7 +20,7 @@ from xlexport.scoring.begin_token import bos_token
 from xlexport.serve.jobs import AnswerChoice, RequestJob
 from xlexport.serve.models import ServedModel
 from xlexport.serve.scheduler import Scheduler
-from xlruntime import Document, GrowingText, OptionError, Sampling
+from xlruntime import Document, GrowingText, OptionError, PrefixCache, Sampling
 from xlruntime.messages import shown
 from xlruntime.providers import import_onnxruntime
 from xlruntime.scorer import BatchSize, Scorer
@@ -49,6 +49,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
         max_gen_toks: tokens that a continuation may have if the task does not say.
         device: as in `xlruntime.load`. The harness gives `cuda:0` if nobody chooses, so that means the CPU if this
             machine's ONNX Runtime is not made for CUDA.
+        prefix_cache: bytes that keep what the model remembers of contexts, so that equal beginnings are read once.
         threads, ops, step_timeout: as in `xlruntime.load`.
         max_batch_size: not used.
         settings: evaluation settings of the bundle, such as `mem_len`.
@@ -68,6 +69,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
         threads: int | None = None,
         ops: str = "auto",
         step_timeout: float | None = None,
+        prefix_cache: int = 0,
         max_batch_size: int | None = None,
         **settings: Any,
     ) -> None:
@@ -77,7 +79,9 @@ class XlexportLM(TemplateLM):  # the harness has no types
         if device is None or (device == DEFAULT_DEVICE and "CUDAExecutionProvider" not in providers):
             device = "cpu"
         model = open_bundle(bundle, device=device, threads=threads, ops=ops, step_timeout=step_timeout)
-        self._scheduler = Scheduler(model, AUTO_ROWS if self._rows == "auto" else self._rows, **settings)
+        self._prefixes = PrefixCache(prefix_cache) if prefix_cache else None
+        rows = AUTO_ROWS if self._rows == "auto" else self._rows
+        self._scheduler = Scheduler(model, rows, prefixes=self._prefixes, **settings)
         self._served = ServedModel.of(str(bundle), self._scheduler)
         self._max_gen_toks = max_gen_toks
         rule = model.bundle.tokenizer
@@ -186,11 +190,15 @@ class XlexportLM(TemplateLM):  # the harness has no types
         stops = [until] if isinstance(until, str) else until
         text = GrowingText(self._served.tokenizer, [], stops)  # the harness decodes a continuation alone
         choice = AnswerChoice(_sampling(options), text)
-        self._scheduler.submit(job := RequestJob(ids, scores=False, max_tokens=int(tokens), choices=[choice]))
+        job = RequestJob(ids, scores=False, max_tokens=int(tokens), choices=[choice])
+        job.scope = ()
+        self._scheduler.submit(job)
         return job
 
     def _scorer(self, **options: Any) -> Scorer:
-        return Scorer(self._scheduler.engine, self._scheduler.evaluation, self._rows, **options)
+        return Scorer(
+            self._scheduler.engine, self._scheduler.evaluation, self._rows, prefixes=self._prefixes, **options
+        )
 
 
 def _nothing_to_score(number: int, context: str, continuation: str) -> OptionError:

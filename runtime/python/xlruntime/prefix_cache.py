@@ -160,6 +160,36 @@ class PrefixCache:
             self.nbytes += entry.nbytes
             self._lengths.setdefault(trail.origin, Counter())[trail.read] += 1
 
+    def read(
+        self, engine: Engine, evaluation: EvaluationSettings, purpose: str, step: int, ids: npt.NDArray[np.int64]
+    ) -> tuple[int, Memory | None]:
+        """Return how many of ids (n,) a memory has read, and the memory, which must not change; None: it has read none.
+
+        It has read all but the last id, which belongs to the next step; where cuts matter, only whole steps. What the
+        cache lacks is read and kept.
+
+        Args:
+            purpose, step: as `trail` takes them.
+        """
+        trail = self.trail(engine, evaluation, purpose, step, None)
+        stop = min(len(ids) - 1, evaluation.longest_part or len(ids))
+        stop -= stop % step if trail.exact else 0
+        if stop < 1:
+            return 0, None
+        trail, memory = self.find(trail, ids[: stop + 1]) or (trail, None)
+        self.count(trail.read)
+        if trail.read < stop:
+            memory = engine.new_memory(evaluation) if memory is None else memory.take([0])
+        while memory is not None and trail.read < stop:
+            part = slice(trail.read, min(trail.read + step, stop))
+            tokens, targets = ids[None, part], ids[None, part.start + 1 : part.stop + 1]
+            if not np.isfinite(engine.step(purpose, memory, tokens, targets)["log_prob"]).all():
+                return 0, None  # the document is read as without the cache
+            trail = trail.after(tokens[0])
+            if (trail.boundary or trail.read == stop) and self.needs(trail):
+                self.keep(trail, memory.take([0]))
+        return trail.read, memory
+
     def count(self, saved: int) -> None:
         """Count a document that begins, and the tokens that need not be read again."""
         with self._lock:

@@ -21,6 +21,7 @@ from .evaluation import EvaluationSettings
 from .fitting import AUTO, BatchSize, Fitting, Opened, formed, most_rows, rows_of_long
 from .held_text import HeldText
 from .memory import Memory
+from .prefix_cache import PrefixCache
 from .scores import DocumentScore, Sum, TokenScores, total_score
 from .stream import warn_not_finite
 from .token_reader import EarlierText, TokenReader
@@ -59,12 +60,14 @@ class ActiveDocument(Progress):
     Attributes:
         tokens: as `Opened` has it.
         first: the document's first token, until a part has reported it.
+        memory: what it remembers of its context, until it has a row; None: nothing.
         begun_at: the position at which this process began or resumed it.
     """
 
     reader: TokenReader
     tokens: int | None
     first: TokenPiece | None = None
+    memory: Memory | None = None
     begun_at: int = 0
     started: float = field(default_factory=time.perf_counter)
 
@@ -94,6 +97,7 @@ class Scorer:
             before each text, if its tokenizer's own rule puts it there (`adds_begin`); False: no token.
         starts_word: (n_token,) whether a token begins with white space. If given, parts have `word_ends`. That needs
             each prediction's full distribution, so each token runs twice, the second time in steps of a word.
+        prefixes: a cache of memories, with which equal contexts of documents are read once, in steps of their own.
 
     Raises:
         OptionError: a setting is out of range, or does not apply to this bundle.
@@ -117,6 +121,7 @@ class Scorer:
         keep_going: bool = False,
         bos: int | bool | None = None,
         starts_word: npt.NDArray[np.bool_] | None = None,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         if batch_size != AUTO and batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
@@ -149,8 +154,10 @@ class Scorer:
         self.spaced = False
         self.held = HeldText()
         self._coming: ComingDocuments | None = None
+        carries = not (continuous or evaluation.full_document or engine.bundle.fixed.get("batch", 1) > 1)
+        self._prefixes = prefixes if carries else None
         # One document at a time has the rings of a stream: its scores are those of all runtimes, bit for bit.
-        sized = self.batch_size != 1 and not continuous and starts_word is None
+        sized = self.batch_size != 1 and not continuous and starts_word is None and self._prefixes is None
         self.fitting = Fitting(evaluation, each=self.batch_size == AUTO, sized=sized)
         self._purpose = "score" if top is None else "detail"
         self._longest_step = engine.longest_step(self._purpose, evaluation.segment_len)
@@ -241,6 +248,8 @@ class Scorer:
             if self.memory is None:
                 rows += [None] * (self.engine.bundle.fixed.get("batch", 0) - len(rows))
                 self.memory = self._new_memory(self.fitting.choose(self._longest), len(rows))
+                for row in (row for row, document in enumerate(rows) if document is not None and document.memory):
+                    self._start(self.memory, row)
             elif len(active) <= len(rows) // 2 and not self.engine.bundle.fixed:
                 self.memory, self._buffers = self.memory.take(active), None
                 rows[:] = [rows[row] for row in active]
@@ -262,9 +271,17 @@ class Scorer:
             return
         self.rows[row := self.rows.index(None)] = document
         if self.memory is not None and not self.continuous:
-            self.memory.restart(row)
-            if self.batch_size == 1:  # its scores do not depend on the documents before, to the last bit
-                self.memory.offset = 0
+            self._start(self.memory, row)
+
+    def _start(self, memory: Memory, row: int) -> None:
+        """Begin a document on a row of the batch, with what it remembers of its context."""
+        known, self._active(row).memory = self._active(row).memory, None
+        if self.batch_size == 1:  # its scores do not depend on the documents before, to the last bit
+            memory.offset = 0 if known is None else known.offset
+        if known is None:
+            memory.restart(row)
+        else:
+            memory.place(row, known)
 
     @property
     def _longest(self) -> int | None:
@@ -297,6 +314,7 @@ class Scorer:
                 document.held = int(first.ids[0])
                 if first.context:
                     document.context, document.unscored = 1, 0
+                    self._read_context(document)
                 else:
                     document.position, document.first = 1, first
             if not reader.at_end:
@@ -306,6 +324,15 @@ class Scorer:
         if document.position or document.context:
             self._end(document)
         return self._scores(document, *self._nothing())
+
+    def _read_context(self, document: ActiveDocument) -> None:
+        """Read a document's context with the cache of prefixes, if there is one, as far as possible."""
+        if self._prefixes is None:
+            return
+        ids, work = np.append(document.held, document.reader.context()), (self._purpose, self._longest_step)
+        read, document.memory = self._prefixes.read(self.engine, self.evaluation, *work, ids)
+        document.context += len(document.reader.take(read))
+        document.held = int(ids[read])
 
     def reader(self, document: Document) -> TokenReader:
         """Return the reader of the next document, which first returns the separator or `bos` if one is due."""

@@ -83,6 +83,12 @@ class TokenReader:
         self._fill(n)
         return len(self._buffer) >= n
 
+    def context(self) -> Ids:
+        """Return the ids (n,) of the context that are left; read ahead to find them, and keep what was read."""
+        while self._buffer.context == len(self._buffer) and self.has(len(self._buffer) + 1):
+            pass
+        return self._buffer.ids[: self._buffer.context]
+
     @property
     def ahead(self) -> int:
         """Number of tokens that were read, but not taken."""

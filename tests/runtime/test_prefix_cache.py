@@ -1,0 +1,109 @@
+"""Documents with equal contexts: a cache reads each context once, and changes no score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.helpers.ids import random_ids
+from tests.helpers.paths import BAND, CHUNK, EMPTY
+from tests.helpers.tiers import thinned
+from tests.runtime.conftest import PLACES, VARIANTS, Golden
+from xlruntime import Document, Model, OptionError, PrefixCache, prefix_cache
+from xlruntime.fitting import BatchSize
+from xlruntime.scorer import Scorer
+
+ROUNDING = 1e-5  # nats: sums over other cuts, in 32 bits
+LARGE = 10**9  # bytes
+
+
+@pytest.fixture(autouse=True)
+def boundaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep a memory every 16 tokens, so that contexts may be short."""
+    monkeypatch.setattr(prefix_cache, "EVERY", 16)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the number of tokens of each step that any model runs."""
+    sizes, step = list[int](), Model.step
+
+    def counting(self: Model, purpose: str, memory: Any, tokens: npt.NDArray[np.int64], targets: Any) -> Any:
+        sizes.append(tokens.size)
+        return step(self, purpose, memory, tokens, targets)
+
+    monkeypatch.setattr(Model, "step", counting)
+    return sizes
+
+
+def few_shot(model: Model, n: int, length: int = 90) -> list[Document]:
+    """Return documents whose contexts are examples, equal for all, and a question, equal for three of them each."""
+    size = model.bundle.vocab_size
+    examples, documents = random_ids(length, seed=1, vocab_size=size), []
+    for number in range(n):
+        question = random_ids(2 + number // 3, seed=2 + number // 3, vocab_size=size)
+        answer = random_ids(5, seed=number, vocab_size=size)
+        documents.append(Document(str(number), answer, context=np.concatenate([examples, question])))
+    return documents
+
+
+def log_probs(scorer: Scorer, documents: list[Document]) -> list[npt.NDArray[np.float32]]:
+    found: dict[int, list[npt.NDArray[np.float32]]] = {}
+    for part in scorer.tokens(documents):
+        found.setdefault(part.number, []).append(part.log_probs)
+    return [np.concatenate(found[number]) for number in sorted(found)]
+
+
+@pytest.mark.parametrize("top", [None, 1])
+@pytest.mark.parametrize("batch_size", [1, 3, "auto"])
+@pytest.mark.parametrize("name", thinned([*VARIANTS, PLACES, BAND, CHUNK], (EMPTY, "post_lnorm_zeros", BAND)))
+def test_few_shot_documents(name: str, batch_size: BatchSize, top: int | None, golden: Golden, run: list[int]) -> None:
+    model = golden(name)
+    evaluation, documents = model.evaluation(), few_shot(model, 12, 4 if name == PLACES else 90)
+    exact = evaluation.segmentation_matters or name in (BAND, CHUNK)
+    expected = log_probs(Scorer(model, evaluation, batch_size, top), documents)
+    whole, prefixes = sum(run), PrefixCache(LARGE)
+    for _ in range(2):
+        run.clear()
+        found = log_probs(Scorer(model, evaluation, batch_size, top, prefixes=prefixes), documents)
+        for own, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(own, other, rtol=0, atol=0 if exact and batch_size == 1 else ROUNDING)
+        if name not in (CHUNK, PLACES):
+            assert sum(run) < whole / 2
+    assert (prefixes.saved > 0) == (name != CHUNK)
+
+
+def test_texts_and_begin_tokens(golden: Golden, run: list[int]) -> None:
+    model, prefixes = golden(EMPTY), PrefixCache(LARGE)
+    documents = [Document(word, word, context="It was the best of times, it was the ") for word in ("worst", "age")]
+    for bos in (None, 3, 4):
+        expected = [score.nats for score in model.score(documents, bos=bos)]
+        found = [score for score in model.score(documents, bos=bos, prefixes=prefixes)]
+        assert [score.nats for score in found] == pytest.approx(expected, abs=5 * ROUNDING)
+        assert [score.tokens for score in found] == [5, 3]
+    assert (prefixes.hits, prefixes.misses) == (3, 3)  # no begin token has the memory of another
+    run.clear()
+    list(model.score([Document("again", "wisdom", context="It was the best of times, it was the ")], prefixes=prefixes))
+    assert sum(run) == len("wisdom")
+
+
+def test_memory_that_is_not_finite_is_not_kept(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prefixes = golden(EMPTY), PrefixCache(LARGE)
+    step = Model.step
+
+    def poisoned(self: Model, *given: Any) -> Any:
+        outputs = step(self, *given)
+        return {**outputs, "log_prob": outputs["log_prob"] * np.nan}
+
+    monkeypatch.setattr(Model, "step", poisoned)
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        list(model.score(few_shot(model, 1), prefixes=prefixes))
+    assert len(prefixes) == prefixes.nbytes == 0
+
+
+def test_size() -> None:
+    with pytest.raises(OptionError, match="a prefix cache of 0 bytes"):
+        PrefixCache(0)
