@@ -133,6 +133,10 @@ def test_overview_and_version(invoke: Invoke) -> None:
             ["serve", "bundle", "--set=sessions=0", "--set=session_seconds=9"],
             "--set session_seconds: only for sessions, but --set sessions is 0.",
         ),
+        (
+            ["serve", "bundle", "--prefix-cache=9000", "--set=request_bytes=9000"],
+            "--prefix-cache is 9,000 bytes, of the 9,000 of all requests. Give fewer, or raise --set request_bytes.",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

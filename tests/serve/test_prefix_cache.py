@@ -20,8 +20,7 @@ from xlexport.serve.jobs import RequestJob, StreamPosition
 from xlexport.serve.scheduler import Scheduler
 from xlruntime import Model, PrefixCache, Sampling, load, prefix_cache
 
-ROUNDING = 1e-5  # nats: sums over other cuts, in 32 bits
-OTHER_SLOTS = 4e-5  # nats: in shared steps, over other slots of a ring, too
+OTHER_SLOTS = 2e-5  # nats: sums over other slots of a ring, in 32 bits
 LARGE = 10**9  # bytes
 SCOPE = "a key", None
 Ids = npt.NDArray[np.int64]
@@ -63,7 +62,7 @@ def done(scheduler: Scheduler, *jobs: RequestJob) -> None:
     assert all(stage.idle for stage in scheduler._stages)
 
 
-def check(scheduler: Scheduler, prompts: list[Ids], rounding: float) -> None:
+def check(scheduler: Scheduler, prompts: list[Ids], rounding: float = 0) -> None:
     """Compare continuations of prompts, five at once, with those of a scheduler without the cache."""
     alone, together = Scheduler(scheduler.engine, **scheduler.evaluation.to_dict()), 5
     for begin in range(0, len(prompts), together):
@@ -77,24 +76,29 @@ def check(scheduler: Scheduler, prompts: list[Ids], rounding: float) -> None:
             np.testing.assert_allclose(draws.log_probs, others.log_probs, rtol=0, atol=rounding)
     assert scheduler.prefixes is not None
     assert scheduler.counts.read + scheduler.prefixes.saved == alone.counts.read
-    assert scheduler.prefixes.hits + scheduler.prefixes.misses == len(prompts)
+    assert scheduler.prefixes.hits + scheduler.prefixes.misses == sum(len(ids) > 1 for ids in prompts)
 
 
-@pytest.mark.parametrize("n", [50, pytest.param(1_000, marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", thinned([EMPTY, ZEROS, CUTS_MATTER, BAND, "relative_attention"], (EMPTY, CUTS_MATTER)))
-def test_trees_of_prompts(name: str, n: int) -> None:
-    exact = name not in (EMPTY, ZEROS)  # the cuts matter, or rounding decides about buckets
-    for size in (LARGE, 60_000):  # with the smaller one, memories go all the time
+@pytest.mark.parametrize(
+    "case",
+    thinned(
+        [(EMPTY, 50), (CUTS_MATTER, 50), (EMPTY, 1_000), (CUTS_MATTER, 1_000), (ZEROS, 200), (BAND, 200)],
+        ((EMPTY, 50), (CUTS_MATTER, 50)),
+    ),
+)
+def test_trees_of_prompts(case: tuple[str, int]) -> None:
+    name, n = case
+    for size in (LARGE, 60_000) if n < 1_000 else (LARGE,):  # with the smaller one, memories go all the time
         prefixes = PrefixCache(size)
-        check(Scheduler(opened(name), 4, prefixes=prefixes), tree(opened(name), n), 0 if exact else ROUNDING)
+        check(Scheduler(opened(name), 4, prefixes=prefixes), tree(opened(name), n))
         assert prefixes.hits > n / 3 and 0 < prefixes.nbytes <= size and len(prefixes) > 5
 
 
 @pytest.mark.full
 def test_trees_in_shared_steps() -> None:
-    for name, rounding in ((EMPTY, ROUNDING), (CUTS_MATTER, ROUNDING)):
+    for name in (EMPTY, CUTS_MATTER):
         scheduler = Scheduler(opened(name), 4, shared_steps=True, prefixes=PrefixCache(LARGE))
-        check(scheduler, tree(opened(name), 300), OTHER_SLOTS + rounding)
+        check(scheduler, tree(opened(name), 100), OTHER_SLOTS)
 
 
 @pytest.mark.full
@@ -114,7 +118,7 @@ def test_trees_of_a_mamba(tmp_path: Path, cached_exports: None) -> None:
     options = ConversionOptions.of(tokenizer="none", threads=1, segments=50)
     convert(load_checkpoint(tmp_path / "model.pt"), tmp_path / "bundle", options)
     opened_model = load(tmp_path / "bundle", threads=1)
-    check(Scheduler(opened_model, 4, prefixes=PrefixCache(LARGE)), tree(opened_model, 1_000), ROUNDING)
+    check(Scheduler(opened_model, 4, prefixes=PrefixCache(LARGE)), tree(opened_model, 200))
 
 
 @pytest.mark.full
@@ -130,8 +134,7 @@ def test_trees_of_int8_rings(tmp_path: Path, tmp_path_factory: pytest.TempPathFa
     quantize(source.folder, tmp_path / "int8", options)
     model = load(tmp_path / "int8", threads=1)
     scheduler = Scheduler(model, 4, prefixes=PrefixCache(LARGE), same_length=True)
-    assert not scheduler.evaluation.segmentation_matters  # but rounding decides about integers
-    check(scheduler, tree(model, 1_000), 0)
+    check(scheduler, tree(model, 200))
 
 
 def test_prompts_with_one_beginning_at_once_read_it_once() -> None:
@@ -165,16 +168,14 @@ def test_sessions_go_on_from_prompts(name: str) -> None:
     for parts in ([fed, prompt], [np.append(fed, prompt)], [fed, prompt]):
         places: list[tuple[StreamPosition | None, ...]] = [(None,), (None,)]
         for part in parts:
-            kept = {"keep": True, "scores": part is fed}
-            jobs = [prompted(part, start=place[0], **kept) for place in places]
+            jobs = [prompted(part, start=place[0], keep=True, scores=part is fed) for place in places]
             done(scheduler, jobs[0])
             done(alone, jobs[1])
             places = [job.result() for job in jobs]
         found, expected = (RequestJob(more, place[0]) for place in places)
         done(scheduler, found)
         done(alone, expected)
-        rounding = ROUNDING if name == EMPTY else 0
-        np.testing.assert_allclose(found.log_probs, expected.log_probs, rtol=0, atol=rounding)
+        np.testing.assert_array_equal(found.log_probs, expected.log_probs)
     assert scheduler.prefixes is not None and scheduler.prefixes.saved > 0
 
 
@@ -228,8 +229,8 @@ def test_oldest_memories_go_first_and_idle_ones_in_time(monkeypatch: pytest.Monk
 
 
 def test_server(start: Start) -> None:
-    asked = {"model": EMPTY, "prompt": "It was the best of times, it was the worst of times", "seed": 1, "logprobs": 1}
-    answers = []
+    prompt = "It was the best of times, it was the worst of times"
+    asked, answers = {"model": EMPTY, "prompt": prompt, "seed": 1, "logprobs": 1}, []
     for cache in (0, 10**6, 10**6):  # the last server begins with an empty cache, as after a restart
         client = start(EMPTY, CHUNK, keys=("secret", "other key"), prefix_cache=cache)
         client.headers["authorization"] = "Bearer secret"
@@ -239,17 +240,17 @@ def test_server(start: Start) -> None:
             cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
             if not own:
                 answers.append(answer["choices"])
-        read = len(asked["prompt"]) - 1
+        read = len(prompt) - 1
         assert cached == ([0, read, 0, 0, read, 0] if cache else [0] * 6)
         whole = client.post("/v1/completions", json={"model": CHUNK, "prompt": [1, 2], "max_tokens": 1}).json()
         assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}, whole
         session = client.post("/v1/sessions", json={"model": EMPTY, "cache_salt": "ü"}).json()["id"]
-        body = {"prompt": asked["prompt"] + ", it", "max_tokens": 2, "temperature": 0}
+        body = {"prompt": f"{prompt}, it", "max_tokens": 2, "temperature": 0}
         assert client.post(f"/v1/sessions/{session}/generate", json=body).status_code == 200
         if cache:
             assert metric(client, "xlexport_prefix_hits_total") == 3
             assert metric(client, "xlexport_prefix_misses_total") == 4
-            assert metric(client, "xlexport_prefix_tokens_saved_total") == 3 * read
+            assert metric(client, "xlexport_prefix_tokens_saved_total") == 2 * read + 48
             assert 0 < metric(client, "xlexport_prefix_bytes") < 10**6 and metric(client, "xlexport_prefix_entries") > 3
             client.headers["authorization"] = "Bearer other key"
             answer = client.post("/v1/completions", json=asked).json()
@@ -257,7 +258,4 @@ def test_server(start: Start) -> None:
         for salt in ("", "x" * 65, "a\nb"):
             refused = error_of(client.post("/v1/completions", json={**asked, "cache_salt": salt}), 400)
             assert refused["message"] == "cache_salt: expected 1 to 64 printable characters."
-    for choices in answers[1:]:
-        assert choices[0]["text"] == answers[0][0]["text"]
-        found, expected = (one[0]["logprobs"]["token_logprobs"] for one in (choices, answers[0]))
-        np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
+    assert all(choices == answers[0] for choices in answers)

@@ -376,15 +376,15 @@ class ReadStage(Stage[Reader]):
         best, ids, own = None, reader.job.ids, reader.trail
         for leader, *_ in self.seated:
             other, trail = leader.job.ids, leader.trail
-            if own is None or trail is None or trail.origin != own.origin or not trail.usable:
+            if own is None or trail is None or trail.origin != own.origin:
                 continue
             if reader.job.start is not None or leader.job.start is not None:
                 continue
             n = min(len(ids), len(other)) - 1  # the last token is not read
             differ = np.flatnonzero(ids[:n] != other[:n])
             n = int(differ[0]) if len(differ) else n
-            ends = n == len(other) - 1 and not trail.exact
-            until = n if ends else trail.read + (n - trail.read) // self._longest * self._longest
+            same = n == len(ids) - 1 == len(other) - 1
+            until = n if same else trail.read + (n - trail.read) // self._longest * self._longest
             if until > max(own.read, trail.read) and (best is None or until > best.until):
                 best = _Follower(reader, leader, until)
         return best
@@ -445,7 +445,7 @@ class ReadStage(Stage[Reader]):
             reader.pending, reader.position = int(reader.targets[n - 1]), reader.position + n
             reader.targets = reader.targets[n:]
             ended, place = not len(reader.targets), None
-            kept = self._is_kept(reader, ended) and (n == S or self._can_go_back)
+            kept = self._is_kept(reader) and (n == S or self._can_go_back)
             if kept or (ended and job.continues):
                 place = memory.row(row, S - n)
             if kept and place is not None and reader.trail is not None and self._prefixes is not None:
@@ -466,12 +466,12 @@ class ReadStage(Stage[Reader]):
             for row, _ in batch.active:
                 self.waiting.add(batch.leave(row), first=True)
 
-    def _is_kept(self, reader: Reader, ended: bool) -> bool:
-        """Return whether the cache needs a memory: at a boundary, at the document's end, or for a follower."""
+    def _is_kept(self, reader: Reader) -> bool:
+        """Return whether the cache needs a memory: at a boundary, at the document's last cuts, or for a follower."""
         if (trail := reader.trail) is None or self._prefixes is None:
             return False
         awaited = any(one.leader is reader and one.until == trail.read for one in self._followers)
-        return (trail.boundary or ended or awaited) and self._prefixes.needs(trail)
+        return (trail.boundary or awaited or len(reader.targets) < self._longest) and self._prefixes.needs(trail)
 
     def _can_pad(self, memory: Memory, row: int, reader: Reader, segment_len: int) -> bool:
         if reader.length < len(reader.targets) or memory.room[row] < segment_len:

@@ -1,8 +1,9 @@
 """Keep memories after beginnings of documents, so that documents with an equal beginning read it once.
 
 A memory is known by a digest of all that it depends on: the model, its settings, kernels and graphs, who may use it,
-and the ids that it has read, a begin token among them. Where scores depend on how a document is cut, only memories at
-cuts are kept that a fresh reading of any longer document makes, too. Then scores are bit-equal to those without it.
+and the ids that it has read, a begin token among them. Sums depend on the cuts of a document, if only by rounding. So
+the digest has the ends of short steps, too: a document goes on only from a cut that its own reading makes. Then scores
+are those of a whole reading, bit for bit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import threading
 import time
 from collections import Counter, OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,41 +27,33 @@ from .memory import Memory
 __all__ = ["PrefixCache", "Trail"]
 
 EVERY = 256  # tokens after which a memory is kept
+SHORT = (-1).to_bytes(8, "little", signed=True)  # no id: the end of a short step
 ENTRY_BYTES = 2_000  # of an entry besides its tensors
 
 
 @dataclass(frozen=True)
 class Trail:
-    """The ids that a memory has read, by which a cache knows it. It never changes.
+    """The ids that a memory has read, with the ends of short steps, by which a cache knows it. It never changes.
 
     Attributes:
-        origin: digest of what the memory depends on besides these ids.
-        sha256: of both.
-        exact: whether scores depend on cuts, or rounding decides about integers in the memory.
+        origin: digest of what the memory depends on besides these.
+        sha256: of all of it.
         read: number of ids.
-        whole: whether a fresh reading of any longer document makes the same cuts.
         boundary: whether the last step went past a multiple of 256 ids.
     """
 
     origin: bytes
     sha256: Any
-    exact: bool
     read: int = 0
-    whole: bool = True
     boundary: bool = False
 
     def after(self, ids: npt.NDArray[np.int64], whole: bool = True) -> Trail:
-        """Return the trail after a step over ids (n,); `whole`: whether the end of the document did not shorten it."""
-        sha256 = self.sha256.copy()
+        """Return the trail after ids (n,); `whole`: whether no step was short because a document or a piece ended."""
+        sha256, read = self.sha256.copy(), self.read + len(ids)
         sha256.update(np.ascontiguousarray(ids, np.int64))
-        read = self.read + len(ids)
-        boundary = read // EVERY > self.read // EVERY
-        return replace(self, sha256=sha256, read=read, whole=self.whole and whole, boundary=boundary)
-
-    @property
-    def usable(self) -> bool:
-        """Whether other documents may go on from such a memory."""
-        return self.whole or not self.exact
+        if not whole:
+            sha256.update(SHORT)
+        return Trail(self.origin, sha256, read, read // EVERY > self.read // EVERY)
 
 
 @dataclass
@@ -116,11 +109,9 @@ class PrefixCache:
             owner: who reads it; only equal ones share memories.
         """
         graphs = engine.steps.get(purpose), purpose, step, engine.kernels, engine.threads, str(engine.device)
-        bundle = engine.bundle
-        named = bundle.fingerprint, evaluation.to_dict(), graphs, owner
+        named = engine.bundle.fingerprint, evaluation.to_dict(), graphs, owner
         sha256 = hashlib.sha256(repr(named).encode())
-        rounded = bundle.precision != "float32" or any(np.dtype(entry.dtype).kind in "iu" for entry in bundle.memory)
-        return Trail(sha256.digest(), sha256, evaluation.segmentation_matters or rounded)
+        return Trail(sha256.digest(), sha256)
 
     def find(self, trail: Trail, ids: npt.NDArray[np.int64]) -> tuple[Trail, Memory] | None:
         """Return the longest known memory of a document that goes on with ids (n,), and its trail.
@@ -128,24 +119,26 @@ class PrefixCache:
         The last id is never among those read, because a step predicts what comes after it. The memory must not change.
         """
         self.expire()
-        start, known = trail.read, list[tuple[bytes, Trail]]()
-        if trail.usable:
-            with self._lock:
-                lengths = sorted(self._lengths.get(trail.origin, ()))
-            for length in lengths:
-                if start < length < start + len(ids):
-                    trail = trail.after(ids[trail.read - start : length - start])
-                    known.append((trail.sha256.digest(), trail))
+        start, places = trail.read, list[Trail]()
         with self._lock:
-            for key, at in reversed(known):
-                if (entry := self._used(key)) is not None:
-                    return at, entry.memory
+            lengths = sorted(self._lengths.get(trail.origin, ()))
+        for length in lengths:
+            if start < length < start + len(ids):
+                part = ids[trail.read - start : length - start]
+                if length == start + len(ids) - 1:
+                    places.append(trail.after(part, whole=False))
+                trail = trail.after(part)
+                places.append(trail)
+        with self._lock:
+            for place in reversed(places):
+                if (entry := self._used(place.sha256.digest())) is not None:
+                    return place, entry.memory
         return None
 
     def needs(self, trail: Trail) -> bool:
-        """Return whether `keep` would keep a memory after a trail; one that is there counts as used."""
+        """Return whether no memory after a trail is there; one that is there counts as used."""
         with self._lock:
-            return trail.usable and trail.read > 0 and self._used(trail.sha256.digest()) is None
+            return self._used(trail.sha256.digest()) is None
 
     def keep(self, trail: Trail, memory: Memory) -> None:
         """Keep the memory of one document after a trail, unless it is too large. Nobody may change it any more."""
@@ -165,23 +158,21 @@ class PrefixCache:
     ) -> tuple[int, Memory | None]:
         """Return how many of ids (n,) a memory has read, and the memory, which must not change; None: it has read none.
 
-        It has read all but the last id, which belongs to the next step; where cuts matter, only whole steps. What the
-        cache lacks is read and kept.
+        It has read the whole steps before the last id. What the cache lacks is read and kept.
 
         Args:
             purpose, step: as `trail` takes them.
         """
         trail = self.trail(engine, evaluation, purpose, step, None)
-        stop = min(len(ids) - 1, evaluation.longest_part or len(ids))
-        stop -= stop % step if trail.exact else 0
-        if stop < 1:
+        stop = min(len(ids) - 1, evaluation.longest_part or len(ids)) // step * step
+        if not stop:
             return 0, None
         trail, memory = self.find(trail, ids[: stop + 1]) or (trail, None)
         self.count(trail.read)
         if trail.read < stop:
             memory = engine.new_memory(evaluation) if memory is None else memory.take([0])
         while memory is not None and trail.read < stop:
-            part = slice(trail.read, min(trail.read + step, stop))
+            part = slice(trail.read, trail.read + step)
             tokens, targets = ids[None, part], ids[None, part.start + 1 : part.stop + 1]
             if not np.isfinite(engine.step(purpose, memory, tokens, targets)["log_prob"]).all():
                 return 0, None  # the document is read as without the cache
