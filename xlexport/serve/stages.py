@@ -42,6 +42,8 @@ from xlruntime.scorer import detail_of
 
 __all__ = ["Counts", "DrawStage", "Drawer", "ReadStage", "Reader", "Stage", "not_finite"]
 
+LOOKS = 2  # of a document into the cache of prefixes: each takes time for all its tokens
+
 
 @dataclass
 class Counts:
@@ -268,14 +270,14 @@ class Reader(Tenant):
         targets: (n,) the tokens that have no score yet; `pending` is the token before them.
         trail: the tokens that its memory has read, as the cache of prefixes knows them; None: without the cache.
         length: tokens of its next step; whole: whether that is not shorter because the document ends.
-        begun: whether the document has looked into the cache, and waits for no other one.
+        looks: how often it has looked into the cache: once, or again after it has waited for another document.
     """
 
     targets: npt.NDArray[np.int64]
     trail: Trail | None = None
     length: int = field(default=0, init=False)
     whole: bool = field(default=False, init=False)
-    begun: bool = field(default=False, init=False)
+    looks: int = field(default=0, init=False)
 
     def skip(self, trail: Trail, memory: Memory) -> None:
         """Go on after the tokens of a trail, which this memory has read."""
@@ -349,24 +351,24 @@ class ReadStage(Stage[Reader]):
             trail = one.leader.trail if one.leader in leaders else None
             if trail is not None and trail.read < one.until:
                 self._followers.append(one)
-            else:
+            elif not one.reader.job.done():
                 self.waiting.add(one.reader, first=True)
         super().step()
 
     def needs_no_row(self, tenant: Reader) -> bool:
         """Go on from the longest known beginning; return whether the document then waits, or has been read."""
         cache, trail = self._prefixes, tenant.trail
-        if cache is None or trail is None:
+        if cache is None or trail is None or tenant.looks == LOOKS:
             return False
+        tenant.looks += 1
         if not tenant.job.scores:  # which all its tokens would need
             if (found := cache.find(trail, np.append(tenant.pending, tenant.targets))) is not None:
                 tenant.skip(*found)
-            if not tenant.begun and (follower := self._follower(tenant)) is not None:
+            if tenant.looks < LOOKS and (follower := self._follower(tenant)) is not None:
                 self._followers.append(follower)
                 return True
-        if not tenant.begun:
-            tenant.begun = True
-            cache.count(tenant.job.cached)
+        tenant.looks = LOOKS
+        cache.count(tenant.job.cached)
         if not len(tenant.targets):
             self._end(tenant, tenant.memory)
         return not len(tenant.targets)

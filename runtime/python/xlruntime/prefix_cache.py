@@ -12,7 +12,7 @@ import hashlib
 import math
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +36,15 @@ class Trail:
     """The ids that a memory has read, with the ends of short steps, by which a cache knows it. It never changes.
 
     Attributes:
-        origin: digest of what the memory depends on besides these.
-        sha256: of all of it.
+        origin: digest of what the memory depends on besides these; sha256: of all of it.
+        step: tokens of a whole step.
         read: number of ids.
         boundary: whether the last step went past a multiple of 256 ids.
     """
 
     origin: bytes
     sha256: Any
+    step: int
     read: int = 0
     boundary: bool = False
 
@@ -53,14 +54,12 @@ class Trail:
         sha256.update(np.ascontiguousarray(ids, np.int64))
         if not whole:
             sha256.update(SHORT)
-        return Trail(self.origin, sha256, read, read // EVERY > self.read // EVERY)
+        return Trail(self.origin, sha256, self.step, read, read // EVERY > self.read // EVERY)
 
 
 @dataclass
 class _Entry:
-    origin: bytes
     memory: Memory
-    read: int
     used: float = 0.0
 
     @property
@@ -92,7 +91,6 @@ class PrefixCache:
         self.nbytes = self.hits = self.misses = self.saved = 0
         self._most, self._seconds = nbytes, seconds
         self._entries = OrderedDict[bytes, _Entry]()  # the one used longest ago is the first
-        self._lengths: dict[bytes, Counter[int]] = {}  # of the beginnings that are known, by origin
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -111,7 +109,7 @@ class PrefixCache:
         graphs = engine.steps.get(purpose), purpose, step, engine.kernels, engine.threads, str(engine.device)
         named = engine.bundle.fingerprint, evaluation.to_dict(), graphs, owner
         sha256 = hashlib.sha256(repr(named).encode())
-        return Trail(sha256.digest(), sha256)
+        return Trail(sha256.digest(), sha256, step)
 
     def find(self, trail: Trail, ids: npt.NDArray[np.int64]) -> tuple[Trail, Memory] | None:
         """Return the longest known memory of a document that goes on with ids (n,), and its trail.
@@ -119,21 +117,15 @@ class PrefixCache:
         The last id is never among those read, because a step predicts what comes after it. The memory must not change.
         """
         self.expire()
-        start, places = trail.read, list[Trail]()
-        with self._lock:
-            lengths = sorted(self._lengths.get(trail.origin, ()))
-        for length in lengths:
-            if start < length < start + len(ids):
-                part = ids[trail.read - start : length - start]
-                if length == start + len(ids) - 1:
-                    places.append(trail.after(part, whole=False))
-                trail = trail.after(part)
-                places.append(trail)
-        with self._lock:
-            for place in reversed(places):
-                if (entry := self._used(place.sha256.digest())) is not None:
-                    return place, entry.memory
-        return None
+        found, last = None, len(ids) - 1
+        for begin in range(0, last, trail.step):
+            part = ids[begin : min(begin + trail.step, last)]
+            trail = trail.after(part, len(part) == trail.step)
+            if (entry := self._entries.get(trail.sha256.digest())) is not None:
+                found = trail, entry.memory
+        if found is not None:
+            self.needs(found[0])
+        return found
 
     def needs(self, trail: Trail) -> bool:
         """Return whether no memory after a trail is there; one that is there counts as used."""
@@ -142,7 +134,7 @@ class PrefixCache:
 
     def keep(self, trail: Trail, memory: Memory) -> None:
         """Keep the memory of one document after a trail, unless it is too large. Nobody may change it any more."""
-        entry, key = _Entry(trail.origin, memory, trail.read), trail.sha256.digest()
+        entry, key = _Entry(memory), trail.sha256.digest()
         with self._lock:
             if self._used(key) is not None or entry.nbytes > self._most:
                 return
@@ -151,7 +143,6 @@ class PrefixCache:
             self._entries[key] = entry
             self._used(key)
             self.nbytes += entry.nbytes
-            self._lengths.setdefault(trail.origin, Counter())[trail.read] += 1
 
     def read(
         self, engine: Engine, evaluation: EvaluationSettings, purpose: str, step: int, ids: npt.NDArray[np.int64]
@@ -206,9 +197,3 @@ class PrefixCache:
         """Drop the entry that was used longest ago."""
         _, entry = self._entries.popitem(last=False)
         self.nbytes -= entry.nbytes
-        lengths = self._lengths[entry.origin]
-        lengths[entry.read] -= 1
-        if not lengths[entry.read]:
-            del lengths[entry.read]
-        if not lengths:
-            del self._lengths[entry.origin]
