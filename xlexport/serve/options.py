@@ -44,7 +44,8 @@ class ServeLimits:
     )
     prefix_cache: int = _limit(
         0,
-        "Part of this memory that keeps what the model remembers of prompts' beginnings, so that they are read once.",
+        "Part of --set request_bytes that keeps what the model remembers of prompts, so that equal beginnings are read "
+        "once.",
         minimum=0,
         common=True,
         metavar="bytes",

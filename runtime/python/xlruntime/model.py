@@ -103,8 +103,8 @@ class Model(Engine):
             bos: id of a token that the model reads before each document, so that its first token has a score, too.
                 None: `bundle.tokenizer.begin` before each text, if the tokenizer's own rule puts it there, as
                 `xlexport score` does (`adds_begin`); False: no token. Ids that you give are read as they are.
-            prefixes: a cache for several calls, with which equal contexts of documents are read once. Scores then
-                differ by less than 1e-5 nats a token, or by nothing where they depend on `segment_len`.
+            prefixes: a cache for several calls, with which equal contexts of documents are read once. Scores are the
+                same, bit for bit with a batch size of 1.
             settings: see `evaluation`.
 
         Raises:

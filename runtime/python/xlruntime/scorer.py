@@ -97,7 +97,7 @@ class Scorer:
             before each text, if its tokenizer's own rule puts it there (`adds_begin`); False: no token.
         starts_word: (n_token,) whether a token begins with white space. If given, parts have `word_ends`. That needs
             each prediction's full distribution, so each token runs twice, the second time in steps of a word.
-        prefixes: a cache of memories, with which equal contexts of documents are read once, in steps of their own.
+        prefixes: a cache with which equal contexts of documents are read once, in steps of their own.
 
     Raises:
         OptionError: a setting is out of range, or does not apply to this bundle.
