@@ -13,7 +13,15 @@ import numpy.typing as npt
 
 from xlexport import conversion, verification
 from xlexport.bundle_readme import defaults
-from xlexport.bundles import DESCRIPTIONS, check_graphs, check_output, open_any_bundle, publishing, write_manifest
+from xlexport.bundles import (
+    DESCRIPTIONS,
+    check_graphs,
+    check_output,
+    open_any_bundle,
+    open_bundle,
+    publishing,
+    write_manifest,
+)
 from xlexport.callbacks import Progress, Tell, no_progress, silent
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.conversion import Conversion
@@ -27,6 +35,7 @@ from xlexport.model_names import load_reference, load_source
 from xlexport.quantization import run
 from xlexport.quantization.options import QuantizeOptions
 from xlexport.quantization.report import QuantizationReport
+from xlexport.verification.answers import answers_of_graphs, with_answers
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.reference import Reference
 from xlexport.verification.text import verify_ids
@@ -34,7 +43,8 @@ from xlruntime.bundle import Bundle
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import check_ids
 from xlruntime.engine import Engine
-from xlruntime.errors import OptionError
+from xlruntime.errors import BundleGraphError, OptionError
+from xlruntime.known_answers import ANSWERS_FILE, KnownAnswers
 from xlruntime.messages import listed
 
 if TYPE_CHECKING:
@@ -292,10 +302,27 @@ def configure(
             text = readme.read_text("utf-8", "surrogateescape")
             text = text.replace(defaults(before.settings), defaults(after.settings))
             readme.write_text(text, "utf-8", "surrogateescape")
+        if ANSWERS_FILE in after.files and all(graph.format == "onnx" for graph in after.graphs.values()):
+            write_manifest(folder, after)
+            after = with_answers(folder, after, _new_answers(bundle, folder), tell)
         write_manifest(folder, after)
     for note in () if before.meaning else after.provenance["notes"]:
         tell(note)
     return after
+
+
+def _new_answers(before: Path, after: Path) -> KnownAnswers:
+    """Return the answers of a bundle's graphs under other settings, once they have reproduced the known ones.
+
+    Raises:
+        BundleGraphError: they compute something else on this machine.
+    """
+    model = open_bundle(before, ops="none")
+    known, result = KnownAnswers.read(model), model.check()
+    assert known is not None
+    if result.passed is False and result.certain:
+        raise BundleGraphError(f"{before}: {result}.", hint="Convert the checkpoint again.")
+    return answers_of_graphs(open_bundle(after, ops="none", check_files=False), known)
 
 
 def _refuse_unused(model: object, **arguments: Any) -> None:

@@ -42,6 +42,7 @@ from xlexport.quantization.gate import check_texts, gate_text, require_default_t
 from xlexport.quantization.run import check_options, quantize_into
 from xlexport.tokenizer_choice import TokenizerChoice, choose_tokenizer
 from xlexport.verification import segments_to_read, verify
+from xlexport.verification.answers import answers_of_model, with_answers
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.text import VerificationText, check_verify_text, verify_text
 from xlruntime import __version__
@@ -232,8 +233,18 @@ class _Draft:
             self.horizon.check_graph(source.build_model(), exported, within, time.monotonic() - self.began)
             self.report = replace(self.report, cuts_compared=self.horizon.compared)
             self._write_manifest()
+        if self.bundle.encoder is None:
+            self._write_answers(exported)
         (self.folder / PARITY_FILE).write_text(json.dumps(self.report.to_dict(), indent=1) + "\n", "utf-8")
         (self.folder / "README.md").write_text(bundle_readme(self.bundle, self.report), "utf-8")
+
+    def _write_answers(self, exported: Engine) -> None:
+        with phase("known answers"):
+            answers = answers_of_model(
+                exported, self.plan.source.build_model, self.text.ids, self.report, self.bundle.evaluation
+            )
+        self.bundle = with_answers(self.folder, self.bundle, answers, self.tell)
+        self._write_manifest()
 
     def quantize(self) -> None:
         """Put the quantized bundle in the place of the one in float32."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 
 from tests.helpers.invoking import Invoke
-from tests.helpers.manifests import seal
+from tests.helpers.manifests import edit_manifest, seal
 from tests.helpers.paths import GOLDEN
 from xlexport.format4 import UNGROUPED
 from xlruntime import load
-from xlruntime.bundle_files import read_bundle
+from xlruntime.bundle_files import digest_file, read_bundle
 from xlruntime.errors import BundleFormatError
+from xlruntime.known_answers import ANSWERS_FILE
 
 BAND = GOLDEN / "reformer_band"
 
@@ -30,7 +32,9 @@ def test_copy_scores_as_the_bundle_does_with_these_settings(
     before, after = read_bundle(bundle), read_bundle(tmp_path / "other")
     values = {"segment_len": 5, "restart": False, "mem_len": 11, "clamp_len": 7, "same_length": True}
     assert after.settings.to_dict() == values
-    assert (after.fingerprint, after.files) == (before.fingerprint, before.files)
+    changed = {name for name, digest in after.files.items() if before.files[name] != digest}
+    assert (after.fingerprint, changed) == (before.fingerprint, {ANSWERS_FILE})
+    assert load(tmp_path / "other").check().passed
     assert after.digest != before.digest
     totals = [next(load(path).score([prose], **kept)) for path, kept in ((bundle, values), (tmp_path / "other", {}))]
     assert totals[0].nats == totals[1].nats
@@ -53,6 +57,20 @@ def test_descriptions_may_be_missing(own_bundle: Path, invoke: Invoke, tmp_path:
         (own_bundle / name).unlink()
     invoke("configure", own_bundle, "-o", own_bundle, "--force", "--mem-len", "30").succeeded()
     assert load(own_bundle).bundle.settings["mem_len"] == 30
+
+
+def test_graphs_must_reproduce_the_answers_before_they_give_new_ones(
+    own_bundle: Path, refuse: Callable[..., str], tmp_path: Path
+) -> None:
+    text = (own_bundle / ANSWERS_FILE).read_text("utf-8")
+    answers = json.loads(text)
+    answers["log_probs"][7] += 0.01
+    (own_bundle / ANSWERS_FILE).write_text(json.dumps(answers), "utf-8")
+    digest = asdict(digest_file(own_bundle / ANSWERS_FILE))
+    edit_manifest(own_bundle, lambda manifest: manifest["files"].update({ANSWERS_FILE: digest}))
+    refused = refuse("configure", own_bundle, "-o", tmp_path / "other", "--mem-len", "30")
+    assert "own.bundle: token 8 of the known answers has the log-probability" in refused
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.fixture

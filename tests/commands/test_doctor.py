@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import xlexport.commands.doctor
+from tests.helpers.invoking import Invoke
 from xlexport.commands.doctor import TINY_MODEL, Check, run_checks
+from xlruntime.engine import Engine
 from xlruntime.errors import BundleError, ProviderError
+from xlruntime.known_answers import KnownAnswers
 
 
 def by_name(checks: list[Check]) -> dict[str, Check]:
@@ -104,3 +108,24 @@ def test_unknown_system_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = by_name(run_checks())
     assert checks["cores"].ok is True
     assert (checks["memory"].ok, checks["instruction sets"].ok) == (None, None)
+
+
+@pytest.mark.parametrize(("change", "ok"), [(0.0, True), (0.01, False), (None, None)])
+def test_known_answers_of_a_bundle(
+    change: float | None, ok: bool | None, own_bundle: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = KnownAnswers.read
+
+    def changed(engine: Engine) -> KnownAnswers | None:
+        answers = read(engine)
+        assert answers is not None
+        others = [number + (change or 0) for number in answers.log_probs]
+        return None if change is None else replace(answers, log_probs=tuple(others))
+
+    monkeypatch.setattr(KnownAnswers, "read", changed)
+    monkeypatch.setattr(xlexport.commands.doctor, "find_kernels", lambda ops, device: None)
+    done = invoke("doctor", own_bundle)
+    assert done.code == (1 if ok is False else 0)
+    (line,) = [line for line in done.out.splitlines() if "known answers of " in line]
+    assert line.startswith({True: "ok", False: "FAILED", None: "info"}[ok])
+    assert {True: "200 known answers", False: "token 1 of the known", None: "the bundle has none"}[ok] in line

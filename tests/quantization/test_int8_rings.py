@@ -19,6 +19,7 @@ from xlexport.quantization.options import QuantizeOptions
 from xlexport.quantization.run import quantize
 from xlexport.verification import verify
 from xlruntime import Model, load
+from xlruntime.known_answers import KnownAnswers
 
 OPTIONS = QuantizeOptions("int8", max_delta_bits=1.0, memory_dtype="int8", tokens=512, threads=1)
 RING, SCALE = "memory_key_0", "memory_key_0_scale"
@@ -71,6 +72,14 @@ def test_memories_are_integers_beside_blocks_of_weights(dtype: str, source: Conv
         scores.append(log_probs(load(tmp_path / memory_dtype, threads=1), ids))
     assert 0 < np.abs(scores[0] - scores[1]).max() <= 0.3
     assert {entry.dtype for entry in load(tmp_path / "int8").bundle.memory} == {"int8", "float32"}
+
+
+def test_known_answers_are_its_own(rounded: Model, source: Converted) -> None:
+    before, after = KnownAnswers.read(load(source.folder)), KnownAnswers.read(rounded)
+    assert before is not None and after is not None
+    assert rounded.check().passed and {*after.bounds} == {0.25} and max(before.bounds) < 1e-3
+    assert (after.tokens, after.settings) == (before.tokens, before.settings)
+    assert after.log_probs != before.log_probs and len(after.memory) == 2 * len(before.memory)
 
 
 def test_rows_restart_and_streams_are_restored(rounded: Model, tmp_path: Path) -> None:

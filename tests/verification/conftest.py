@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from tests.helpers.bundles import band, bytes_bundle, chunk, ids_bundle, paper
+from tests.helpers.bundles import band, bytes_bundle, chunk, fixed_bundle, ids_bundle, paper
 from tests.helpers.tiny import make_model

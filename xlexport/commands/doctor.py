@@ -13,12 +13,13 @@ from pathlib import Path
 import click
 import numpy as np
 
-from xlexport.commands.options import json_option
+from xlexport.bundles import open_any_bundle
+from xlexport.commands.options import BUNDLE, json_option
 from xlexport.errors import XlexportError
 from xlexport.extras import install_command, is_installed, missing_packages, packages_of
 from xlexport.sample import sample_checkpoint
 from xlexport.terminal import print_json, print_table
-from xlruntime import BundleError, Device, LoadOptions, ProviderError, XlruntimeError, __version__
+from xlruntime import BundleError, Device, LoadOptions, ProviderError, XlruntimeError, __version__, known_answers
 from xlruntime.execution_providers import PROVIDERS, ExecutionProvider
 from xlruntime.kernels import DISTRIBUTION, Kernels, find_kernels
 from xlruntime.providers import import_onnxruntime, installed_wheels, open_session
@@ -63,14 +64,19 @@ class Check:
     """What to type or do if `ok` is not True."""
 
 
-def run_checks() -> list[Check]:
-    """Run all checks; the failure of one does not stop the others."""
+def run_checks(bundle: Path | None = None) -> list[Check]:
+    """Run all checks; the failure of one does not stop the others.
+
+    Args:
+        bundle: a folder whose known answers are compared, too.
+    """
     version = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
     new = sys.version_info >= OLDEST_PYTHON
     python = Check("python", new, version, None if new else "Install Python 3.11 or newer.")
     checks = [python, Check("numpy", True, f"numpy {np.__version__}"), _onnxruntime()]
     if checks[-1].ok:
         checks += [*map(_device, PROVIDERS), _kernels()]
+        checks += [] if bundle is None else [_known_answers(bundle)]
     checks += [_extra(name) for name in PURPOSES]
     return [*checks, _sample(), _cores(), _memory(), _instruction_sets()]
 
@@ -130,6 +136,22 @@ def _kernels() -> Check:
         detail = f"{kernels}, but xlexport is {__version__}: operators that changed run as bodies"
         return Check("kernels", None, detail, f"Install the same version: {INSTALL_KERNELS}.")
     return Check("kernels", True, f"{kernels}: {kernels.path}")
+
+
+def _known_answers(bundle: Path) -> Check:
+    """Compare a bundle's scores on this machine with those that it brings."""
+    name = f"known answers of {bundle}"
+    try:
+        engine = open_any_bundle(bundle)
+        result = known_answers.check(engine)
+    except (BundleError, ProviderError) as error:
+        return _failed(name, error)
+    if result.passed is None:
+        return Check(name, None, "the bundle has none", "To get some, convert the checkpoint again.")
+    if result.passed:
+        return Check(name, True, str(result))
+    hint = "Convert the checkpoint again." if engine.kernels is None else "Choose --set ops=none."
+    return Check(name, False if result.certain else None, str(result), hint)
 
 
 def _extra(extra: str) -> Check:
@@ -200,10 +222,14 @@ def _read(path: str) -> str | None:
 
 
 @click.command()
+@click.argument("bundle", type=BUNDLE, required=False)
 @json_option("the checks")
-def doctor(as_json: bool) -> None:
-    """Check this installation: what works, what is missing, and how to repair it."""
-    checks = run_checks()
+def doctor(bundle: Path | None, as_json: bool) -> None:
+    """Check this installation: what works, what is missing, and how to repair it.
+
+    With BUNDLE, also compare its scores on this machine with the known answers that it brings.
+    """
+    checks = run_checks(bundle)
     if as_json:
         print_json([asdict(check) for check in checks])
     else:

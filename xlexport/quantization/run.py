@@ -59,10 +59,12 @@ from xlexport.quantization.graphs import (
 from xlexport.quantization.int8_rings import RINGS, ring_problem
 from xlexport.quantization.options import QuantizeOptions
 from xlexport.quantization.report import QuantizationReport, quantized_readme
+from xlexport.verification.answers import answers_of_graphs, with_answers
 from xlruntime import __version__
 from xlruntime.bundle import ENCODE, FIRST_MEMORY_FILE, TokenizerEntry
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Ids
+from xlruntime.known_answers import KnownAnswers
 from xlruntime.load_options import LoadOptions
 from xlruntime.memory import Memory
 from xlruntime.model import Model
@@ -180,11 +182,10 @@ def quantize_into(
     bundle = write_graphs(
         exact.folder, exact.bundle, folder, attempt.precision, frozenset(reasons), options.memory_dtype
     )
-    _check_graphs(
-        type(exact)(folder, bundle, LoadOptions(threads=options.threads, ops="none")),
-        text,
-        attempt.log_probs[frozenset(reasons)],
-    )
+    quantized = type(exact)(folder, bundle, LoadOptions(threads=options.threads, ops="none"))
+    _check_graphs(quantized, text, attempt.log_probs[frozenset(reasons)])
+    if (known := KnownAnswers.read(exact)) is not None:
+        bundle = with_answers(folder, bundle, answers_of_graphs(quantized, known), tell)
     memory_kept = reasons.pop(RINGS, None)
     report = QuantizationReport(
         dtype=options.dtype,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         error_code,
     )
     from .evaluation import EvaluationSettings
+    from .known_answers import CheckResult
     from .load_options import LoadOptions
     from .memory import Memory
     from .model import Model, load
@@ -59,6 +60,7 @@ __all__ = [
     "BundleGraphError",
     "BundleMismatchError",
     "BundleNotFoundError",
+    "CheckResult",
     "Device",
     "Document",
     "DocumentScore",
@@ -101,7 +103,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # an application 
 
 # The modules of all public names. They are imported, in this order, until one has the name that is asked for.
 MODULES = (
-    *("errors", "bundle", "devices", "documents", "evaluation", "load_options", "memory"),
+    *("errors", "bundle", "devices", "documents", "evaluation", "known_answers", "load_options", "memory"),
     *("model", "prefix_cache", "sampling", "scores", "stops", "stream", "translator", "words"),
 )
 

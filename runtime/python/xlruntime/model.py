@@ -16,6 +16,7 @@ from .engine import Engine
 from .errors import ArgumentError, OptionError
 from .evaluation import SettingValue
 from .fitting import BatchSize
+from .known_answers import CheckResult, check
 from .load_options import LoadKeywords, LoadOptions
 from .messages import shown
 from .prefix_cache import PrefixCache
@@ -59,6 +60,18 @@ class Model(Engine):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.release()
+
+    def check(self) -> CheckResult:
+        """Score the bundle's known answers on this machine, and compare them with the trained model's own scores.
+
+        Bundles that were written before this version have none, and neither have encoder-decoders.
+
+        Raises:
+            BundleFormatError: the file of known answers breaks a rule; the message has the path of the field.
+            BundleError: a graph does not run.
+        """
+        with self._files.unchanged():
+            return check(self)
 
     def stream(self, *, capacity: int | None = None, **settings: SettingValue | None) -> Stream:
         """Return a stream: a walk through one document.

@@ -62,6 +62,8 @@ class Buckets:
     """(B,H,R,S) int64: the ids that the vectors alone would choose."""
     margin: Tensor
     """(B,H,R,S): (best − value of the used bucket) / best, the largest of all factors; 0 if both agree."""
+    lead: Tensor
+    """(B,H,R,S): (best − next) / best, the smallest of all factors; infinite if no ids are forced."""
 
 
 def draw_rotations(n_head: int, d_head: int, columns: int, n_hashes: int, seed: int, layer: int) -> Tensor:
@@ -98,18 +100,19 @@ def hash_vectors(vectors: Tensor, rotations: Tensor, n_buckets: Sequence[int], f
     with torch.autocast(vectors.device.type, enabled=False):  # coarser numbers would give ties
         rotated = torch.einsum("bhsd,hrdc->bhrsc", vectors.to(rotations.dtype), rotations)
     own = torch.zeros(rotated.shape[:-1], dtype=torch.int64, device=vectors.device)
-    margin = rotated.new_zeros(rotated.shape[:-1])
+    margin, lead = rotated.new_zeros(rotated.shape[:-1]), rotated.new_full(rotated.shape[:-1], math.inf)
     product = 1
     for factor, half in zip(n_buckets, rotated.split([count // 2 for count in n_buckets], dim=-1), strict=True):
         values = torch.cat([half, -half], dim=-1)  # (B,H,R,S,factor)
         digit = values.argmax(dim=-1)
         own += product * digit
         if forced is not None:
-            best = values.gather(-1, digit[..., None])[..., 0]
+            best, following = values.topk(2, dim=-1).values.unbind(dim=-1)
             taken = values.gather(-1, (forced // product % factor)[..., None])[..., 0]
-            margin = margin.maximum((best - taken) / best.clamp(min=torch.finfo(best.dtype).tiny))
+            unit = best.clamp(min=torch.finfo(best.dtype).tiny)
+            margin, lead = margin.maximum((best - taken) / unit), lead.minimum((best - following) / unit)
         product *= factor
-    return Buckets(own if forced is None else forced, own, margin)
+    return Buckets(own if forced is None else forced, own, margin, lead)
 
 
 def band_attention(

@@ -63,6 +63,8 @@ class LSHTrace:
     """(B,H,R,S) int64: the ids that the layer's vectors alone would choose."""
     margin: Tensor
     """(B,H,R,S): (best − value of the used bucket) / best; 0 if both agree."""
+    lead: Tensor
+    """(B,H,R,S): (best − next) / best."""
     overflow: Tensor
     """(B,S) int64: pairs of head and round with keys in reach that the rule leaves out; 0 under rule `chunk`."""
 
@@ -252,7 +254,7 @@ class Reformer(LanguageModel):
             new_memory.append(attended.memory)
             if trace is not None and attended.hashed is not None and attended.overflow is not None:
                 hashed = attended.hashed
-                trace.append(LSHTrace(layer, hashed.used, hashed.own, hashed.margin, attended.overflow))
+                trace.append(LSHTrace(layer, hashed.used, hashed.own, hashed.margin, hashed.lead, attended.overflow))
 
         forced = [None] * config.n_layer if buckets is None else buckets
         one_stream = config.residual == "ordinary"
