@@ -30,8 +30,8 @@ export class Engine {
 
   /** Use `load`, which also opens the graph for scoring. */
   constructor(
-    private readonly files: BundleFiles,
-    private readonly runtime: Runtime,
+    protected readonly files: BundleFiles,
+    protected readonly runtime: Runtime,
     /** Text to token ids and back. */
     readonly tokenizer: Tokenizer,
     /** What is called with warnings. */

@@ -20,6 +20,7 @@ function is<T>(expected: string, fits: (value: unknown) => boolean): Check<T> {
 }
 
 export const text = is<string>("text", (value) => typeof value === "string");
+export const real = is<number>("a number", (value) => typeof value === "number");
 export const truth = is<boolean>("true or false", (value) => typeof value === "boolean");
 export const object = is<Record<string, unknown>>(
   "an object",

@@ -11,6 +11,7 @@
 export type { Bundle, Feed, Graph, MemoryEntry, Progress } from "./bundle.js";
 export * from "./errors.js";
 export type { EvaluationSettings, Ring, RingSizes, Setting, Settings, SettingValue } from "./evaluation.js";
+export type { CheckResult } from "./known_answers.js";
 export { load, Model, type BundlePlace, type LoadOptions, type ScoreOptions } from "./model.js";
 export type { Device } from "./onnxruntime.js";
 export { Sampling, type SamplingOptions } from "./sampling.js";

@@ -4,6 +4,7 @@ import { BundleFiles, type Progress } from "./bundle.js";
 import { Engine } from "./engine.js";
 import { ArgumentError, BundleFormatError, OptionError } from "./errors.js";
 import { refuseOthers, type Settings } from "./evaluation.js";
+import type { CheckResult } from "./known_answers.js";
 import { escaped, shown } from "./messages.js";
 import { Runtime, type Device, type Ort } from "./onnxruntime.js";
 import type { Documents } from "./documents.js";
@@ -81,6 +82,12 @@ export async function load(place: BundlePlace, options: LoadOptions = {}): Promi
 
 /** An open bundle, for scoring and generating. */
 export class Model extends Engine {
+  /** Compare scores on this machine with the known answers that the bundle brings. */
+  async check(): Promise<CheckResult> {
+    const { checkAnswers } = await import("./known_answers.js");
+    return checkAnswers(this, this.files, this.runtime.device === "cpu");
+  }
+
   /** Return a stream: one document that arrives in pieces. `capacity` is the number of slots of the largest ring. */
   async stream({ capacity, ...settings }: Settings & { capacity?: number } = {}): Promise<Stream> {
     return Stream.open(this, this.evaluation(settings), capacity);

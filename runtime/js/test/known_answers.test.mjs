@@ -1,0 +1,82 @@
+// `Model.check`: scores on this machine, and the answers that a bundle brings.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { load } from "xlruntime";
+
+import { all, BYTES, changed, filesOf, open, refuses } from "./helpers.mjs";
+
+const TOKENS = Array.from({ length: 40 }, (_, at) => 60 + at);
+const SETTINGS = { segment_len: 7, mem_len: 9 };
+
+/** Open the golden bundle with its own scores as known answers, after a change. */
+async function withAnswers(change = () => {}) {
+  const parts = await all((await open(BYTES)).scoreTokens([TOKENS], SETTINGS));
+  const scores = parts.flatMap((part) => Array.from(part.logProbs));
+  const shape = [1, 2, 16, 8];
+  const names = [0, 1].flatMap((layer) => [`memory_key_${layer}`, `memory_value_${layer}`]);
+  const memory = Object.fromEntries(names.map((name) => [name, [...shape]]));
+  const bounds = scores.map(() => 1e-4);
+  const answers = {
+    settings: SETTINGS,
+    tokens: [...TOKENS],
+    log_probs: scores,
+    bounds,
+    memory,
+    margin: null,
+    certain: true,
+  };
+  change(answers);
+  const content = new TextEncoder().encode(JSON.stringify(answers));
+  return load(changed(filesOf(BYTES), "known_answers.json", content), { threads: 1 });
+}
+
+test("a bundle reproduces its answers", async () => {
+  const result = await (await withAnswers()).check();
+  assert.deepEqual({ ...result, largest: 0 }, { passed: true, tokens: 39, largest: 0, problem: null, certain: true });
+  assert.ok(result.largest < 0.2);
+});
+
+test("an older bundle has none", async () => {
+  assert.equal((await (await open(BYTES)).check()).passed, null);
+});
+
+test("the first difference is named", async () => {
+  const model = await withAnswers(({ log_probs: scores }) => {
+    scores[30] -= 1;
+    scores[20] -= 2e-4;
+  });
+  const { passed, largest, problem } = await model.check();
+  assert.equal(passed, false);
+  assert.ok(Math.abs(largest - 1e4) < 10);
+  assert.match(
+    problem,
+    /^token 21 of the known answers has the log-probability -[\d.]+, expected -[\d.]+ within 0\.0001$/,
+  );
+});
+
+test("the shape of a memory is compared", async () => {
+  const model = await withAnswers(({ memory }) => memory["memory_key_1"].pop());
+  const { problem } = await model.check();
+  assert.match(problem, /^memory memory_key_1 has the shape \[1,2,16,8\], expected \[1,2,16\]$/);
+});
+
+test("an invalid file is refused by the path of the field", async () => {
+  const invalid = [
+    [(answers) => (answers.tokens[3] = -1), /tokens\[3\] is -1, expected a whole number from 0/],
+    [(answers) => (answers.tokens[3] = 256), /tokens\[3\] is 256, expected a whole number from 0 to 255/],
+    [(answers) => (answers.bounds[2] = 0), /bounds\[2\] is 0, expected a number above 0/],
+    [(answers) => (answers.log_probs[1] = "x"), /log_probs\[1\] is "x", expected a number/],
+    [(answers) => answers.log_probs.pop(), /40 tokens and 39 bounds for 38 log_probs/],
+    [(answers) => (answers.memory.x = [-1]), /memory\.x\[0\] is -1/],
+    [(answers) => delete answers.margin, /margin is missing/],
+    [(answers) => (answers.settings = { n_hashes: 2 }), /settings\.n_hashes is unknown/],
+    [(answers) => (answers.settings = { mem_len: 0 }), /mem_len is 0, expected 1 to/],
+    [(answers) => (answers.certain = 1), /certain is 1, expected true or false/],
+    [(answers) => (answers.more = "x".repeat(40_000)), /bytes, at most 40000 are expected/],
+  ];
+  for (const [change, message] of invalid) {
+    const model = await withAnswers(change);
+    await refuses(() => model.check(), "bundle_format", message);
+  }
+});
