@@ -129,22 +129,36 @@ inline float sum_of(Floats numbers) {
 // are not subnormal: Intel's processors compute those 30 times slower.
 constexpr float kLeastScore = -64.0f;
 
-// Return exp(x) of a score relative to the largest one, within 2 units of the last place; 0 below kLeastScore. NaN stays NaN.
+// Return exp(x) of a score relative to the largest one, within 2 units of the last place for x >= -32, 4 below; 0 below
+// kLeastScore. NaN stays NaN.
 inline Floats exponential(Floats x) {
-  const Ints nothing = x < broadcast(kLeastScore);
-  x = maximum(broadcast(kLeastScore), x);  // in this order NaN stays
+  const Floats least = broadcast(kLeastScore);
+#if XLEXPORT_LANES == 16
+  const __mmask16 kept = _mm512_cmp_ps_mask(reinterpret_cast<__m512>(x), reinterpret_cast<__m512>(least), _CMP_NLT_UQ);
+#else
+  const Ints nothing = x < least;
+#endif
+  x = maximum(least, x);  // in this order NaN stays
   // x = n · log 2 + r, |r| <= log(2) / 2; adding and subtracting 1.5 · 2^23 rounds to a whole number
   const Floats shifted = x * 1.44269504f + 12582912.0f;
   const Floats n = shifted - 12582912.0f;
+#if defined(__FMA__) || defined(__aarch64__)
+  const Floats r = x - n * 0.693147182f;  // the product is not rounded, so r is off by 2e-9 · |n| at most
+#else
   const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Floats power = r * 1.3981999507e-3f + 8.3334519073e-3f;  // Taylor's series, its last terms adjusted to the interval
-  power = power * r + 4.1665795894e-2f;
-  power = power * r + 1.6666665459e-1f;
-  power = power * r + 5.0000001201e-1f;
-  power = power * r * r + r + 1.0f;
+#endif
+  Floats power = r * 1.38145906e-3f + 8.36871285e-3f;  // the polynomial of least relative error, 3.1e-9
+  power = power * r + 4.16683890e-2f;
+  power = power * r + 1.66665211e-1f;
+  power = power * r + 4.99999940e-1f;
+  power = power * r + 1.0f;
+  power = power * r + 1.0f;
+#if XLEXPORT_LANES == 16
+  return reinterpret_cast<Floats>(_mm512_maskz_scalef_ps(kept, reinterpret_cast<__m512>(power), reinterpret_cast<__m512>(n)));
+#else
   const Floats scale = reinterpret_cast<Floats>((reinterpret_cast<Ints>(shifted) << 23) + (127 << 23));  // 2^n
-  const Floats weight = power * scale;
-  return select(nothing, Floats{}, weight);
+  return select(nothing, Floats{}, power * scale);
+#endif
 }
 
 }  // namespace
