@@ -71,4 +71,5 @@ def _ask(name: str, function: Callable[..., Any], *given: str, **options: Any) -
     except Exception as error:  # of the client, or of its HTTP library, which depends on its version
         what = f"{name}: the hub's client failed ({type(error).__name__})."
         hint = f"Check name, connection and access; `{download_command(name)}` says more."
+        hint += " A model that is in the cache needs no --download."
         raise CheckpointNotFoundError(what, hint=hint) from None

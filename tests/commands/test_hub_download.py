@@ -89,7 +89,8 @@ def test_model_has_its_commit_in_the_provenance(hub: Hub, invoke: Invoke) -> Non
 
 def test_refusals_hold_no_secret(hub: Hub, invoke: Invoke) -> None:
     failed = invoke("score", "me/absent", "remote/code.py", "--download")
-    assert "me/absent: the hub's client failed (ConnectionError)." in failed.error and "hf_secret" not in failed.err
+    assert "me/absent: the hub's client failed (ConnectionError)." in failed.error
+    assert "needs no --download" in failed.error and "hf_secret" not in failed.err
     (hub.remote / "bundle.json").unlink()
     assert "no bundle and no safetensors" in invoke(*SCORE, "--download").error
     hub.commit = "f" * 40
