@@ -69,11 +69,11 @@ class Scores {
   View<std::int64_t> context() const { return {scores_->context, size()}; }
   View<std::int64_t> starts() const { return {scores_->starts, size()}; }
   View<std::int64_t> ends() const { return {scores_->ends, size()}; }
-  std::size_t detail() const { return scores_->detail; }
+  std::size_t top() const { return scores_->top; }
   View<std::int64_t> rank() const { return {scores_->rank, size()}; }
   View<double> entropy() const { return {scores_->entropy, size()}; }
-  View<std::int64_t> top_ids() const { return {scores_->top_ids, size() * detail()}; }
-  View<double> top_log_probs() const { return {scores_->top_log_probs, size() * detail()}; }
+  View<std::int64_t> top_ids() const { return {scores_->top_ids, size() * top()}; }
+  View<double> top_log_probs() const { return {scores_->top_log_probs, size() * top()}; }
 
  private:
   const xlr_scores* scores_;
