@@ -18,7 +18,7 @@ import xlruntime
 from tests.helpers.c_library import NATIVE, SANITIZED, TARGETS, build_c_runtime, find_onnxruntime
 from tests.helpers.hub import put_into_cache
 from tests.helpers.pages import blocks_of
-from tests.helpers.paths import BAND, EMPTY, ZEROS, golden_bundle
+from tests.helpers.paths import BAND, EMPTY, ROOT, ZEROS, golden_bundle
 from xlexport.conversion import convert
 from xlexport.conversion_options import ConversionOptions
 from xlexport.formats import load as load_checkpoint
@@ -154,6 +154,12 @@ def test_the_library_exports_the_functions_of_its_header_under_a_name_with_a_num
     header = (NATIVE / "include" / "xlruntime.h").read_text("utf-8")
     assert exported == set(re.findall(r"^XLR_API [^(]*?(\w+)\(", header, re.MULTILINE))
     assert "Library soname: [libxlruntime.so.0]" in run("readelf", "-d", library)
+
+
+def test_readme_states_the_size_of_the_library() -> None:
+    (stated,) = re.findall(r"a C library of ([\d,]+) kB", (ROOT / "README.md").read_text("utf-8"))
+    size = (build_c_runtime() / "libxlruntime.so").stat().st_size / 1000
+    assert 0.9 < size / int(stated.replace(",", "")) < 1.1
 
 
 def test_a_project_finds_the_package(tmp_path: Path) -> None:
