@@ -30,7 +30,7 @@ def test_copy_scores_as_the_bundle_does_with_these_settings(
     chosen = ("--segment-len", "5", "--mem-len", "11", "--set=clamp_len=7", "--set=same_length=true")
     invoke("configure", bundle, "-o", tmp_path / "other", *chosen).succeeded()
     before, after = read_bundle(bundle), read_bundle(tmp_path / "other")
-    values = {"segment_len": 5, "restart": False, "mem_len": 11, "clamp_len": 7, "same_length": True}
+    values: dict[str, Any] = {"segment_len": 5, "restart": False, "mem_len": 11, "clamp_len": 7, "same_length": True}
     assert after.settings.to_dict() == values
     changed = {name for name, digest in after.files.items() if before.files[name] != digest}
     assert (after.fingerprint, changed) == (before.fingerprint, {ANSWERS_FILE})

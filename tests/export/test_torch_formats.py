@@ -317,7 +317,8 @@ def test_reformers_of_every_rule(rule: str, to: GraphFormat, request: pytest.Fix
     assert report.passed and report.overflow_mismatches in (0, None)
     ids = np.random.default_rng(4).integers(0, 30, 70)
     documents = [ids[:count] for count in (2, 3, 5, 6, 31, 70)]  # one token, and lengths around a chunk
-    for settings in [{"segment_len": length, "batch_size": 2} for length in (1, 3, 17)] if rule == "band" else [{}]:
+    cuts: list[dict[str, Any]] = [{"segment_len": length, "batch_size": 2} for length in (1, 3, 17)]
+    for settings in cuts if rule == "band" else [{}]:
         found, expected = (
             [total.nats for total in model.score(documents, **settings)]
             for model in (torch_session.load(tmp_path / "bundle"), converted.open())
