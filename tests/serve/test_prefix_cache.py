@@ -140,8 +140,8 @@ def test_trees_of_int8_rings(tmp_path: Path, tmp_path_factory: pytest.TempPathFa
 def test_prompts_with_one_beginning_at_once_read_it_once() -> None:
     model = opened(EMPTY)
     beginning = some_ids(model, 100, 1)
-    for n, more in ((8, 0), (8, 9)):
-        scheduler = Scheduler(model, prefixes=PrefixCache(LARGE))
+    for n, more, most in ((8, 0, 8), (8, 9, 8), (3, 9, 1)):
+        scheduler = Scheduler(model, most, prefixes=PrefixCache(LARGE))
         prompts = [np.concatenate([beginning, some_ids(model, more, seed)]) for seed in range(n)]
         done(scheduler, *(jobs := [prompted(ids) for ids in prompts]))
         assert scheduler.counts.read <= 99 + n * (more + 8 * (more > 0))  # the last cut before 100 is at 96

@@ -16,8 +16,8 @@ Each document is cut as `Stream.feed` cuts it. Its neighbours do not matter: wit
 cuts. So a row whose last piece is shorter than the step is padded. If its memory is needed afterwards, the padding is
 taken back, which only rings can do. Other memories run such a piece in a step of their own.
 
-With a cache of prefixes, a document that gets a row goes on from the longest beginning that is known. If one that has a
-row is about to read more of the same beginning, the other waits for it.
+With a cache of prefixes, a document that gets a row goes on from the longest beginning that is known. If another
+one is reading more of the same beginning, it waits for that one.
 """
 
 from __future__ import annotations
@@ -344,11 +344,13 @@ class ReadStage(Stage[Reader]):
         return super().idle and not self._followers
 
     def step(self) -> None:
-        """Let followers go on whose leader has read enough, or has no row; then step as any stage does."""
-        leaders, waiting = {reader for reader, *_ in self.seated}, self._followers
-        self._followers = []
+        """Let followers go on whose leader has read enough, or reads no more; then step as any stage does."""
+        leaders = {
+            client: set(self._leaders(client)) for client in {one.reader.job.owner.client for one in self._followers}
+        }
+        waiting, self._followers = self._followers, []
         for one in waiting:
-            trail = one.leader.trail if one.leader in leaders else None
+            trail = one.leader.trail if one.leader in leaders[one.reader.job.owner.client] else None
             if trail is not None and trail.read < one.until:
                 self._followers.append(one)
             elif not one.reader.job.done():
@@ -373,10 +375,16 @@ class ReadStage(Stage[Reader]):
             self._end(tenant, tenant.memory)
         return not len(tenant.targets)
 
+    def _leaders(self, client: str) -> list[Reader]:
+        """Return the documents that a client may follow: those with a row, and its own that gave theirs up."""
+        queues = (queue for owner, queue in self.waiting.items() if owner.client == client)
+        own = (reader for queue in queues for reader in queue if reader.looks == LOOKS)
+        return [*(reader for reader, *_ in self.seated), *own]
+
     def _follower(self, reader: Reader) -> _Follower | None:
-        """Return a document as a follower of one with a row that will know more of its beginning; None: none will."""
+        """Return a document as a follower of one that will know more of its beginning; None: none will."""
         best, ids, own = None, reader.job.ids, reader.trail
-        for leader, *_ in self.seated:
+        for leader in self._leaders(reader.job.owner.client):
             other, trail = leader.job.ids, leader.trail
             if own is None or trail is None or trail.origin != own.origin:
                 continue
