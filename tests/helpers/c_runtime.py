@@ -50,6 +50,13 @@ class _ModelInfo(ctypes.Structure):
     ]
 
 
+class _CheckResult(_Sized):
+    _fields_ = [
+        *(("size", c_size_t), ("known", c_int), ("passed", c_int), ("certain", c_int)),
+        *(("tokens", c_int64), ("largest", c_double)),
+    ]
+
+
 class _Settings(_Sized):
     _fields_ = [("size", c_size_t), ("segment_len", c_int64), ("mem_len", c_int64)]
 
@@ -179,6 +186,11 @@ class CModel:
     def settings(self) -> dict[str, Any]:
         info = self.info
         return {info.settings[i].name.decode(): info.settings[i] for i in range(info.setting_count)}
+
+    def check(self) -> Any:
+        result = _CheckResult()
+        self.runtime.call("xlr_check", self.handle, byref(result))
+        return result
 
     def encode(self, text: Text) -> npt.NDArray[np.int64]:
         raw, ids, count = _bytes(text), POINTER(c_int64)(), c_size_t()

@@ -198,6 +198,13 @@ class Model {
 
   const xlr_model_info& info() const { return *xlr_model_get_info(model_.get()); }
 
+  // Compare scores with the known answers of the bundle; a certain difference is an Error.
+  xlr_check_result check_answers() {
+    xlr_check_result result = XLR_CHECK_RESULT_INIT;
+    check(xlr_check(model_.get(), &result));
+    return result;
+  }
+
   Stream stream(const xlr_settings& chosen = settings(), std::int64_t capacity = 0) {
     xlr_stream* stream = nullptr;
     check(xlr_stream_open(model_.get(), &chosen, capacity, &stream));

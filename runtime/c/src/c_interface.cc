@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "known_answers.h"
 #include "model.h"
 #include "scorer.h"
 #include "stream.h"
@@ -239,6 +240,24 @@ xlr_status xlr_load(const char* folder, const xlr_load_options* options, xlr_mod
 void xlr_model_close(xlr_model* model) { delete model; }
 
 const xlr_model_info* xlr_model_get_info(const xlr_model* model) { return model == nullptr ? nullptr : &model->info; }
+
+xlr_status xlr_check(xlr_model* model, xlr_check_result* result) {
+  return guarded([&] {
+    require(model != nullptr, "model is NULL.");
+    require(result == nullptr || result->size >= sizeof result->size,
+            "result without its size; begin with XLR_CHECK_RESULT_INIT.");
+    const std::optional<Check> check = check_known_answers(*model->model);
+    xlr_check_result found = XLR_CHECK_RESULT_INIT;
+    if (check) found = {sizeof found, 1, check->problem ? 0 : 1, check->certain ? 1 : 0, check->tokens, check->largest};
+    if (result != nullptr) {
+      found.size = std::min(result->size, sizeof found);
+      std::memcpy(result, &found, found.size);
+    }
+    if (!check || !check->problem || !check->certain) return;
+    throw Error(XLR_ERROR_BUNDLE_GRAPH, model->model->folder().string() + ": " + *check->problem + ".",
+                "Load it without kernels, or convert the checkpoint again.");
+  });
+}
 
 xlr_status xlr_encode(const xlr_model* model, const char* text, size_t size, int64_t** ids, size_t* count) {
   return guarded([&] {

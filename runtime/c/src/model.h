@@ -32,6 +32,7 @@ class Model {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const Onnxruntime& ort() const { return ort_; }
   Drawable drawable() const;
+  void require_unchanged() { files_.require_unchanged(); }  // throws XLR_ERROR_BUNDLE_DAMAGED
 
   // Fresh memory. Throws XLR_ERROR_OPTION: no step fits into the capacity, or the graphs fix other sizes.
   std::unique_ptr<Memory> new_memory(const EvaluationSettings& evaluation, std::int64_t capacity);

@@ -1,0 +1,57 @@
+"""`xlr_check` compares a bundle's scores with its known answers, as `Model.check` of Python does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.c_library import c_runtime
+from tests.helpers.c_runtime import CError, CRuntime
+from tests.helpers.paths import golden_bundle
+from tests.runtime.conftest import bundle_copy
+from tests.runtime.test_known_answers import INVALID, Change, give_answers, wrong
+from xlruntime import load
+
+pytestmark = pytest.mark.native
+
+__all__ = ["bundle_copy", "c_runtime"]
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_bundle_reproduces_its_answers(kernels: bool, bundle_copy: Path, c_runtime: CRuntime) -> None:
+    result = c_runtime.load(give_answers(bundle_copy), kernels=kernels).check()
+    assert (result.known, result.passed, result.certain, result.tokens) == (1, 1, 1, 39) and result.largest < 0.2
+
+
+def test_older_bundle_has_none(c_runtime: CRuntime) -> None:
+    result = c_runtime.load(golden_bundle("relative_attention")).check()
+    assert (result.known, result.passed, result.tokens) == (0, 0, 0)
+
+
+def test_first_difference_is_that_of_python(bundle_copy: Path, c_runtime: CRuntime) -> None:
+    give_answers(bundle_copy, wrong)
+    with pytest.raises(CError, match="token 12 of the known answers has the log-probability -") as caught:
+        c_runtime.load(bundle_copy, kernels=False).check()
+    assert caught.value.code == "bundle_graph"
+    assert str(load(bundle_copy, threads=1, ops="none").check()).partition(" has ")[0] in str(caught.value)
+
+
+def test_close_hashes_are_no_error(bundle_copy: Path, c_runtime: CRuntime) -> None:
+    give_answers(bundle_copy, lambda answers: (wrong(answers), answers.update(certain=False)))
+    result = c_runtime.load(bundle_copy, kernels=False).check()
+    assert (result.known, result.passed, result.certain) == (1, 0, 0) and result.largest > 4000
+
+
+def test_shape_of_a_memory_is_compared(bundle_copy: Path, c_runtime: CRuntime) -> None:
+    give_answers(bundle_copy, lambda answers: answers["memory"]["memory_key_1"].pop())
+    with pytest.raises(CError, match=r"memory 'memory_key_1' has the shape \[1, 2, 16, 7\], expected \[1, 2, 16\]"):
+        c_runtime.load(bundle_copy).check()
+
+
+@pytest.mark.parametrize("change", [change for change, _ in INVALID])
+def test_invalid_file_is_refused(change: Change, bundle_copy: Path, c_runtime: CRuntime) -> None:
+    model = c_runtime.load(give_answers(bundle_copy, change), kernels=False)
+    with pytest.raises(CError, match=r"known_answers\.json(:| 'memory': | 'settings': )") as caught:
+        model.check()
+    assert caught.value.code == "bundle_format" and "\n" not in str(caught.value)
