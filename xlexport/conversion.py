@@ -239,10 +239,8 @@ class _Draft:
         (self.folder / "README.md").write_text(bundle_readme(self.bundle, self.report), "utf-8")
 
     def _write_answers(self, exported: Engine) -> None:
-        with phase("known answers"):
-            answers = answers_of_model(
-                exported, self.plan.source.build_model, self.text.ids, self.report, self.bundle.evaluation
-            )
+        build, rules = self.plan.source.build_model, self.bundle.evaluation
+        answers = answers_of_model(exported, build, self.text.ids, self.report, rules)
         self.bundle = with_answers(self.folder, self.bundle, answers, self.tell)
         self._write_manifest()
 

@@ -311,3 +311,13 @@ def test_training_prints_lines_where_there_is_no_terminal(
     loud = invoke(*line, "-o", tmp_path / "loud").succeeded().err
     assert "training: 50% 1/2 [00:" in loud and "training: 100% 2/2 [00:" in loud and "finished" in loud
     assert invoke(*line, "-o", tmp_path / "quiet", "-q").succeeded().err == ""
+
+
+def test_scoring_compares_known_answers_once(
+    bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    invoke("score", bundle, prose, "--set=check=off").succeeded()
+    assert not (tmp_path / "cache").exists()
+    invoke("score", bundle, prose).succeeded()
+    assert len(list((tmp_path / "cache/xlexport/checks").iterdir())) == 1

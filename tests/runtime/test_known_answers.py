@@ -34,6 +34,10 @@ def give_answers(folder: Path, change: Change = lambda answers: None) -> Path:
     return folder
 
 
+def wrong(answers: dict[str, Any]) -> None:
+    answers["log_probs"][11] += 0.5
+
+
 def test_bundle_reproduces_its_answers(bundle_copy: Path) -> None:
     result = load(give_answers(bundle_copy), threads=1).check()
     assert (result.passed, result.tokens, result.problem, result.certain) == (True, 39, None, True)
@@ -81,22 +85,22 @@ def set_field(name: str, value: object) -> Change:
     return lambda answers: answers.update({name: value})
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda answers: answers["tokens"].__setitem__(3, -1), r"tokens\[3\] is -1, expected a whole number from 0"),
-        (lambda answers: answers["tokens"].__setitem__(3, 256), r"tokens\[3\] is 256, expected 0 to 255"),
-        (lambda answers: answers["bounds"].__setitem__(2, 0.0), r"bounds\[2\] is 0, expected a number above 0"),
-        (lambda answers: answers["log_probs"].__setitem__(1, "x"), r"log_probs\[1\] is 'x', expected a number"),
-        (lambda answers: answers["log_probs"].pop(), "40 tokens and 39 bounds for 38 log_probs"),
-        (lambda answers: answers["memory"].update(x=[-1]), r"memory\.x\[0\] is -1, expected a whole number"),
-        (lambda answers: answers.pop("margin"), "margin is missing"),
-        (set_field("settings", {"n_hashes": 2}), "n_hashes: not among the settings"),
-        (set_field("settings", {"mem_len": 0}), "mem_len is 0, expected 1 to"),
-        (set_field("certain", 1), "certain is 1, expected true or false"),
-        (set_field("more", "x" * 40_000), "bytes, at most 40,000 are expected"),
-    ],
-)
+INVALID: list[tuple[Change, str]] = [
+    (lambda answers: answers["tokens"].__setitem__(3, -1), r"tokens\[3\] is -1, expected a whole number from 0"),
+    (lambda answers: answers["tokens"].__setitem__(3, 256), r"tokens\[3\] is 256, expected 0 to 255"),
+    (lambda answers: answers["bounds"].__setitem__(2, 0.0), r"bounds\[2\] is 0, expected a number above 0"),
+    (lambda answers: answers["log_probs"].__setitem__(1, "x"), r"log_probs\[1\] is 'x', expected a number"),
+    (lambda answers: answers["log_probs"].pop(), "40 tokens and 39 bounds for 38 log_probs"),
+    (lambda answers: answers["memory"].update(x=[-1]), r"memory\.x\[0\] is -1, expected a whole number"),
+    (lambda answers: answers.pop("margin"), "margin is missing"),
+    (set_field("settings", {"n_hashes": 2}), "n_hashes: not among the settings"),
+    (set_field("settings", {"mem_len": 0}), "mem_len is 0, expected 1 to"),
+    (set_field("certain", 1), "certain is 1, expected true or false"),
+    (set_field("more", "x" * 40_000), "bytes, at most 40,000 are expected"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), INVALID)
 def test_invalid_file_is_refused_by_the_path_of_the_field(bundle_copy: Path, change: Change, message: str) -> None:
     model = load(give_answers(bundle_copy, change), threads=1)
     with pytest.raises(BundleFormatError, match=message) as caught:

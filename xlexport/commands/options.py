@@ -385,6 +385,7 @@ provider_option = all_of(_load_option("provider"), _load_option("provider_option
 device_option = all_of(_load_option("device"), provider_option)
 threads_option = _load_option("threads")
 ops_option = _load_option("ops")
+check_option = _load_option("check", default="once")
 timeout_option = _load_option("step_timeout")
 device_options = all_of(device_option, ops_option, _load_option("strict_device"), _load_option("cuda_graphs"))
 
@@ -455,7 +456,7 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def merged(**values: Any) -> Any:
-        names = ("device", "provider", "provider_options", "ops", "strict_device", "cuda_graphs", "threads")
+        names = ("device", "provider", "provider_options", "ops", "strict_device", "cuda_graphs", "threads", "check")
         runtime = {name: values.pop(name) for name in names}
         if values.pop("trust"):
             runtime["trust"] = True
@@ -466,7 +467,9 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
     return merged
 
 
-runtime_options = all_of(device_options, threads_option, timeout_option, trust_option, download_option, _as_runtime)
+runtime_options = all_of(
+    device_options, threads_option, timeout_option, check_option, trust_option, download_option, _as_runtime
+)
 
 protocol_options = all_of(
     click.option(

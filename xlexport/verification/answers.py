@@ -6,6 +6,7 @@ same ones. Bounds follow from the errors of the verification.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from xlexport.callbacks import Tell
 from xlexport.errors import ExportError, ParityError
 from xlexport.families import architecture
+from xlexport.peak_memory import phase
 from xlexport.verification.eager import Eager
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.spans import Ids, Span, segments_of
@@ -30,6 +32,7 @@ from xlruntime.known_answers import ANSWERS_FILE, LARGEST_FILE, KnownAnswers, wa
 if TYPE_CHECKING:
     from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
+    from xlruntime.memory import Memory
 
 __all__ = ["answers_of_graphs", "answers_of_model", "walk_settings", "with_answers"]
 
@@ -181,18 +184,39 @@ class _Piece:
 
 
 class _Reader:
-    """Graphs and trained model that read pieces of a text, each as a document."""
+    """Graphs and trained model that read pieces of a text, each as a document.
+
+    Only a model that copies the graphs' buckets is in memory beside them.
+    """
 
     def __init__(self, engine: Engine, build: Callable[[], Any], evaluation: EvaluationSettings) -> None:
         self.engine, self.evaluation = engine, evaluation
         self.adapter = architecture(engine.bundle.architecture)
-        self.eager = Eager(self.adapter, engine, build(), evaluation)
-        self.exact = self.eager.in_float64()
+        self.open_eager = lambda: Eager(self.adapter, engine, build(), evaluation)
+        self.eager = self.open_eager() if self.adapter.gives_buckets else None
+        self.exact = None if self.eager is None else self.eager.in_float64()
         self.error: float | None = None  # of the projections of hashes
 
     def read(self, tokens: Ids) -> _Piece:
         """Return the scores of a document's tokens (n + 1,)."""
         spans = list(segments_of(tokens, self.evaluation.segment_len, None))
+        nothing: list[Any] = [()] * len(spans)
+        expected = self._alone(spans, nothing) if self.eager is None else None
+        with phase("graphs"):
+            found, memory, buckets = self._graphs(spans)
+        clear, lead = len(found), math.inf
+        if expected is None:
+            assert self.eager is not None
+            expected, flips, leads = _answers(self.exact or self.eager, spans, buckets)
+            if leads.size:
+                self.error = self._projection_error(spans, buckets, leads) if self.error is None else self.error
+                close = flips | ~(leads > LEAD * self.error)  # NaN is close
+                clear, lead = int(np.argmax(np.append(close, True))), float(leads.min())
+        shapes = {entry.input: (1, *memory.array(entry).shape[1:]) for entry in memory.entries}
+        return _Piece(tokens, np.array(found), expected, shapes, clear, lead)
+
+    def _graphs(self, spans: Sequence[Span]) -> tuple[list[float], Memory, list[Any]]:
+        """Return the scores of the graphs, their memory, and the buckets that they chose in each span."""
         memory = self.engine.new_memory(self.evaluation, rows := self.engine.bundle.fixed.get("batch", 1))
         found: list[float] = []
         buckets = []
@@ -200,29 +224,22 @@ class _Reader:
             pair = (ids.repeat(rows, axis=0) for ids in (span.tokens, span.targets))
             outputs = self.engine.step("score", memory, *pair)
             found += outputs["log_prob"][0].tolist()
-            buckets.append(self.adapter.buckets(self.eager.model, memory, outputs, span.tokens.shape[1]))
-        expected, flips, leads = self._expected(spans, buckets)
-        clear, lead = len(found), math.inf
-        if self.adapter.gives_buckets and leads.size:
-            if self.error is None:
-                self.error = self._projection_error(spans, buckets, leads)
-            close = flips | ~(leads > LEAD * self.error)  # NaN is close
-            clear, lead = int(np.argmax(np.append(close, True))), float(leads.min())
-        shapes = {entry.input: (1, *memory.array(entry).shape[1:]) for entry in memory.entries}
-        return _Piece(tokens, np.array(found), expected, shapes, clear, lead)
+            model = None if self.eager is None else self.eager.model
+            buckets.append(self.adapter.buckets(model, memory, outputs, span.tokens.shape[1]))
+        return found, memory, buckets
 
-    def _expected(self, spans: Sequence[Span], buckets: Sequence[Any]) -> _Answers:
-        """Return what the model says in float64, or else in float32."""
-        if self.exact is not None:
-            try:
-                return _answers(self.exact, spans, buckets)
-            except (ExportError, ParityError):  # a user's module cannot compute in float64
-                self.exact = None
-        return _answers(self.eager, spans, buckets)
+    def _alone(self, spans: Sequence[Span], buckets: Sequence[Any]) -> npt.NDArray[np.float64]:
+        """Return what the model says in float64, or else in float32; afterwards it is not in memory."""
+        for purpose in self.engine.bundle.graphs:
+            self.engine.release(purpose)
+        with phase("float64"), contextlib.suppress(ExportError, ParityError):  # a user's module may have none
+            if (exact := self.open_eager().in_float64()) is not None:
+                return _answers(exact, spans, buckets)[0]
+        return _answers(self.open_eager(), spans, buckets)[0]
 
     def _projection_error(self, spans: Sequence[Span], buckets: Sequence[Any], exact: npt.NDArray[Any]) -> float:
         """Return the largest error of a bucket's lead in float32; infinite without a model in float64."""
-        if self.exact is None:
+        if self.exact is None or self.eager is None:
             return math.inf
         return float(np.abs(_answers(self.eager, spans, buckets)[2] - exact).max())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -108,8 +110,13 @@ class CheckResult:
         return self.problem or f"{self.tokens} known answers, largest difference {self.largest:.2g} of its bound"
 
 
-def walk(engine: Engine, tokens: tuple[int, ...], **settings: int | bool) -> tuple[list[float], dict[str, list[int]]]:
+def walk(
+    engine: Engine, tokens: tuple[int, ...], seconds: float = math.inf, **settings: int | bool
+) -> tuple[list[float], dict[str, list[int]]]:
     """Score tokens (n + 1,) as one document, in steps of `segment_len`.
+
+    Args:
+        seconds: time after which no other step begins.
 
     Returns:
         Log-probabilities (n,) of each token but the first, and the shape of each memory for one batch row.
@@ -117,21 +124,26 @@ def walk(engine: Engine, tokens: tuple[int, ...], **settings: int | bool) -> tup
     evaluation, rows = engine.evaluation(**settings), engine.bundle.fixed.get("batch", 1)
     memory, ids = engine.new_memory(evaluation, rows), np.array([tokens], np.int64).repeat(rows, axis=0)
     longest = min(memory.max_segment, engine.longest_step("score", evaluation.segment_len))
-    scores: list[float] = []
-    while (start := len(scores)) < len(tokens) - 1:
+    scores, deadline = list[float](), time.monotonic() + seconds
+    while (start := len(scores)) < len(tokens) - 1 and not (start and time.monotonic() > deadline):
         stop = min(start + longest, len(tokens) - 1)
         outputs = engine.step("score", memory, ids[:, start:stop], ids[:, start + 1 : stop + 1])
         scores += outputs["log_prob"][0].tolist()
     return scores, {entry.input: [1, *memory.array(entry).shape[1:]] for entry in memory.entries}
 
 
-def check(engine: Engine) -> CheckResult:
-    """Compare an open bundle with its known answers; see `Model.check`."""
+def check(engine: Engine, seconds: float = math.inf) -> CheckResult:
+    """Compare an open bundle with its known answers; see `Model.check`.
+
+    Args:
+        seconds: time after which the other answers are not looked at.
+    """
     answers = KnownAnswers.read(engine)
     if answers is None:
         return CheckResult(None)
-    found, shapes = walk(engine, answers.tokens, **answers.settings)
-    difference = np.abs(np.array(found) - answers.log_probs) / answers.bounds
+    found, shapes = walk(engine, answers.tokens, seconds, **answers.settings)
+    n = len(found)
+    difference = np.abs(np.array(found) - answers.log_probs[:n]) / answers.bounds[:n]
     within = difference <= 1  # not for NaN
     problem = None
     for name in sorted(shapes.keys() | answers.memory.keys()):
@@ -146,4 +158,4 @@ def check(engine: Engine) -> CheckResult:
         )
     largest = float(np.max(difference, where=~np.isnan(difference), initial=0))
     certain = answers.certain and engine.device.provider == CPU_PROVIDER
-    return CheckResult(problem is None, len(found), largest, problem, certain)
+    return CheckResult(problem is None, n, largest, problem, certain)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from .devices import Device, named_provider, parse_device
 from .errors import ArgumentError, OptionError
@@ -35,6 +35,9 @@ class LoadOptions:
         check_files: compare every file with its digest. Turn this off only if something else protects the files.
         strict_device: require that the device computes everything except sizes of tensors; each graph is checked when
             it opens. Otherwise the CPU runs nodes without a kernel on the device; `Model.placement` lists them.
+        check: `once`: compare the bundle's known answers, unless this machine has reproduced them before with the same
+            ONNX Runtime, device and kernels. A difference of kernels is a warning, and bodies run; any other is an
+            error.
         cuda_graphs: capture steps as CUDA graphs, and replay them. The bundle must have fixed shapes
             (`xlexport convert --fixed batch=1,segment=32`). Each graph needs its own copy of the weights.
 
@@ -74,6 +77,10 @@ class LoadOptions:
         default=False,
         metadata={"help": "Capture steps as CUDA graphs; the bundle must have fixed shapes (convert --fixed)."},
     )
+    check: Literal["off", "once"] = field(
+        default="off",
+        metadata={"help": "Compare a bundle's known answers, once on each machine, or not."},
+    )
     provider: str | None = field(
         default=None,
         metadata={
@@ -94,6 +101,8 @@ class LoadOptions:
             raise OptionError(f"threads is {self.threads}, at least 1 is needed.")
         if not (self.digest is None or isinstance(self.digest, str)):
             raise ArgumentError(f"digest is {shown(self.digest)}, expected a text or None.")
+        if self.check not in ("off", "once"):
+            raise OptionError(f"check is {shown(self.check)}, expected off or once.")
         if self.provider is not None and self.device != "cpu":
             raise OptionError(f"device {self.device} and provider {self.provider} exclude each other. Choose one.")
         if self.cuda_graphs and not self.place.entry.capture:
@@ -135,5 +144,6 @@ class LoadKeywords(TypedDict, total=False):
     check_files: bool
     strict_device: bool
     cuda_graphs: bool
+    check: Literal["off", "once"]
     provider: str | None
     provider_options: Mapping[str, str] | None

@@ -11,6 +11,7 @@ from typing import Any, Self, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from .check_once import check_once
 from .documents import Document, Source
 from .engine import Engine
 from .errors import ArgumentError, OptionError
@@ -38,12 +39,17 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
         options: the fields of `LoadOptions`, such as `device="cuda"`, `threads=1` or `digest="..."`.
 
     Raises:
-        BundleError: the bundle is missing, broken or not the expected one, or that of an encoder-decoder.
+        BundleError: the bundle is missing, broken or not the expected one, or that of an encoder-decoder; or with
+            `check="once"` it computes something else on this machine.
         ProviderError: ONNX Runtime or the device is missing, or with `strict_device` a node runs on another device; or
             the library of kernels is missing or cannot be loaded.
         OptionError: an option is malformed, or `cuda_graphs` is not possible with this bundle.
     """
-    return Model.open(folder, LoadOptions.of(options), translates=False)
+    chosen = LoadOptions.of(options)
+    model = Model.open(folder, chosen, translates=False)
+    if chosen.check == "off":
+        return model
+    return check_once(model, lambda: Model.open(folder, replace(chosen, ops="none"), translates=False))
 
 
 class Model(Engine):
