@@ -103,7 +103,7 @@ def find_ends(names: TokenNames, folders: Sequence[Path], bos: str | None = None
         begin = next(token for token in begins if token.id == added)  # whatever the other files call the begin
     if len(names.before) > 1:
         adds, several = False, listed(map(named, names.before))
-        notes.append(f"The tokenizer puts {several} before each text, the bundle none of them; give them yourself.")
+        notes.append(f"The tokenizer puts {several} before each text, the bundle does not: give them yourself.")
     if bos is not None:
         rule = begin.id if begin is not None and adds else None
         begin = None if bos == NONE else names.chosen(bos, "--set bos")
@@ -218,4 +218,4 @@ def _numbers(names: TokenNames, file: str, content: Mapping[str, Any], role: str
         if number is not None:
             yield number
         elif one is not None and (names.ids or not by_name):
-            notes.append(f"{file}: {key} is {shown(one)}, which is none of the tokens, so it is left out.")
+            notes.append(f"{file}: {key} is {shown(one)}, which is not a token, so the bundle leaves it out.")

@@ -105,7 +105,7 @@ WRONG: dict[str, tuple[Callable[[State], dict[str, Any]], str]] = {
         "embed.weight is int8 in the file, float32 in the model",
     ),
     "float counter": (lambda s: {**s, "seen": torch.zeros(1)}, "seen is float32 in the file, int64 in the model"),
-    "no tensor": (lambda s: {**s, "seen": 3}, "seen is no tensor"),
+    "no tensor": (lambda s: {**s, "seen": 3}, "seen is not a tensor"),
     "infinite": (lambda s: {name: s[name] / 0 if name != "seen" else s[name] for name in s}, "infinite or undefined"),
     "other names": (lambda s: {"x": s["seen"]}, "seen is missing; embed.weight is missing; x is unexpected"),
     "several models": (lambda s: {"model": s, "ema": s}, "holds several models (model, ema)"),

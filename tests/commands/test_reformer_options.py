@@ -99,4 +99,4 @@ def test_numbers_of_buckets_that_cannot_be_are_shown_as_given(
 def test_folder_without_buckets_and_weights_is_not_described(invoke: Invoke, folder: Path) -> None:
     shown = invoke("inspect", folder)
     assert (shown.code, shown.out) == (1, "")
-    assert shown.error.startswith(f"Error: {folder}: none of model.safetensors, pytorch_model.bin in it")
+    assert shown.error.startswith(f"Error: {folder}: no model.safetensors or pytorch_model.bin in it")

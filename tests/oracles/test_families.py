@@ -427,7 +427,7 @@ def test_weights_that_are_not_finite_and_foreign_settings(tmp_path: Path) -> Non
 WRONG_FILES: list[tuple[Callable[[State], dict[str, Any]], str]] = [  # changes of a file, and a part of the message
     (
         lambda own: older("time_decay"),
-        r"an RWKV-4 by the names of its tensors, but those that show its sizes are missing",
+        r"an RWKV-4 by the names of its tensors, but the tensors that show its sizes are missing",
     ),
     (lambda own: older("time_decay", "time_maa_x"), r"RWKV-6 by the names of its tensors, expected RWKV-7 or RWKV-4\."),
     (lambda own: without(own, "emb.weight"), r"missing or of an impossible shape: emb\.weight\. Copy"),

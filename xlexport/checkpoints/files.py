@@ -145,7 +145,7 @@ def read_weights(folder: Path) -> tuple[list[Path], dict[str, Any]]:
             return _read_parts(folder, index)
     contents = ", ".join(sorted(file.name for file in folder.iterdir())[:6]) or "nothing"
     raise CheckpointError(
-        f"{folder}: none of {', '.join(WEIGHTS)} in it, only {ascii(contents)[1:-1]}.", hint="Save it with PyTorch."
+        f"{folder}: no {' or '.join(WEIGHTS)} in it, only {ascii(contents)[1:-1]}.", hint="Save it with PyTorch."
     )
 
 

@@ -69,7 +69,7 @@ def _misfit(name: str, tensor: Any, own: Tensor) -> str:
     import torch
 
     if not isinstance(tensor, torch.Tensor):
-        return f"{name} is no tensor"
+        return f"{name} is not a tensor"
     if _kind(tensor) != _kind(own):
         kinds = (str(each.dtype).removeprefix("torch.") for each in (tensor, own))
         return "{} is {} in the file, {} in the model".format(name, *kinds)

@@ -36,7 +36,7 @@ MEMORY_DTYPE = {"type": click.Choice(["float32", "float16", "int8"])}
             "xlexport quantize bundle -o smallest --dtype weight-int4 --text valid.txt",
             "The smallest, measured on your text.",
         ),
-        ("xlexport quantize bundle -o small --set keep_float='head.*'", "Leave some weight matrices as they are."),
+        ("xlexport quantize bundle -o small --set keep_float='head.*'", "Keep some weight matrices in float32."),
     ),
 )
 @click.argument("bundle", type=BUNDLE)

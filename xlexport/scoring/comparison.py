@@ -183,7 +183,7 @@ class PairedComparison:
         computed = [*(f"{self.value}_{label}" for label in labels), "difference"]
         if both := [name for name in computed if name in columns]:
             raise TextError(
-                f"column {listed(map(shown, both))} would be in the output twice: as it is in the table, and computed.",
+                f"column {listed(map(shown, both))} would be in the output twice: from the table, and computed.",
                 hint="Rename it, or choose other columns with --by and --items.",
             )
         for record, a, b in self._compared():

@@ -86,7 +86,7 @@ def trait_notes(traits: TextTraits, tokenizer: Tokenizer | None = None) -> list[
         ("cr", "carriage return", r"without LF, read as text. As line ends: tr '\r' '\n' < FILE > NEW"),
         ("no_break", "no-break space", "within words: what is on both sides is one word."),
         ("not_nfc", "document", "not in Unicode's form NFC: an accent may be a character, and a token, of its own."),
-        ("not_utf8", "document", "not UTF-8, whose bytes were read as they are. iconv converts other encodings."),
+        ("not_utf8", "document", "not UTF-8, whose bytes were read unchanged. iconv converts other encodings."),
         ("na", "context or text cell", "exactly NA, read as this word. --set na=NA reads it as missing."),
     )
     return [f"{counted(n[name], what)} {rest}" for name, what, rest in notes if n[name]]

@@ -94,7 +94,7 @@ def compare_with_reference(
         OptionError: the bundle is an encoder-decoder, whose targets need a source; ReferenceCodeError as in `read`.
     """
     if isinstance(model, Translator):
-        raise OptionError(f"{model.folder}: a reference cannot stand for an encoder-decoder.", hint="Give the model.")
+        raise OptionError(f"{model.folder}: --against cannot replace an encoder-decoder.", hint="Give the checkpoint.")
     memory, state, differences = model.new_memory(evaluation, model.bundle.fixed.get("batch", 1)), None, []
     for number, span in enumerate(spans):
         expected, state = reference.read(span, state)

@@ -70,7 +70,7 @@ class Numbers {
   Numbers(const Texts& texts, const std::string& where) : texts_(texts), where_(where) {}
 
   Error damaged(const std::string& name) const {
-    return Error(XLR_ERROR_STATE_DAMAGED, where_ + ": its " + name + " is none that a stream has.", kHint);
+    return Error(XLR_ERROR_STATE_DAMAGED, where_ + ": its " + name + " is impossible for a stream.", kHint);
   }
 
   const std::string& text(const std::string& name) const {

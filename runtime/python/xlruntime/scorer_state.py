@@ -40,7 +40,7 @@ class _Counters:
     def __post_init__(self) -> None:
         numbers = (self.capacity, self.offset, *self.memory_length, *self.position)
         if not 0 <= min(numbers) <= max(numbers) <= LARGEST_COUNT or len(self.memory_length) != len(self.position):
-            raise ValueError("its counters are none that a memory has")
+            raise ValueError("its counters are impossible for a memory")
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ class State:
             if len(held.raw) > MOST_HELD + LONGEST_CHARACTER:
                 raise ValueError(f"{len(held.raw):,} bytes")
         except (KeyError, ValueError) as error:
-            raise StateDamagedError(f"{path}: its held text is none that a stream has.", hint=HINT) from error
+            raise StateDamagedError(f"{path}: its held text is impossible for a stream.", hint=HINT) from error
         tokenizer = metadata["tokenizer"]
         return cls(metadata["fingerprint"], settings, **counters, held=held, tokenizer=tokenizer, memory=memory)
 

@@ -166,7 +166,7 @@ def test_states_that_no_bundle_can_hold(state: dict[str, Tensor], message: str, 
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (object(), r"object is no torch\.nn\.Module"),
+        (object(), r"object is not a torch\.nn\.Module"),
         (nn.Linear(2, 2), r"Linear has no method first_state"),
         (type("Half", (nn.Module,), {"first_state": lambda self: {}})(), r"Half has neither a method segment nor"),
     ],

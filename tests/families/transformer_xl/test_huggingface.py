@@ -133,7 +133,7 @@ def test_files_of_a_folder_that_are_missing_damaged_or_given_alone(tmp_path: Pat
     assert "model.safetensors: damaged" in refusal(folder)
     weights.rename(folder / "tf_model.h5")
     message = refusal(folder)
-    assert "none of model.safetensors, pytorch_model.bin" in message and "tf_model.h5" in message
+    assert "no model.safetensors or pytorch_model.bin in it" in message and "tf_model.h5" in message
     config.write_text("{")
     assert "not valid JSON" in refusal(folder, format="huggingface")
     config.write_text(said)

@@ -106,8 +106,8 @@ def _rwkv4_source(path: Path, tensors: Mapping[str, Any], notes: Iterable[str]) 
     by_shape = RWKV4Sizes.shown_by(shapes_of(renamed), {})
     if not by_shape:
         raise CheckpointError(
-            f"{path}: an RWKV-4 by the names of its tensors, but those that show its sizes are missing or of an "
-            "impossible shape.",
+            f"{path}: an RWKV-4 by the names of its tensors, but the tensors that show its sizes are missing or of "
+            "an impossible shape.",
             hint="Copy the file again.",
         )
     return family_source(

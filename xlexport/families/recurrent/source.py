@@ -175,7 +175,7 @@ def module_source(
     own: Any = own_copy(module) if isinstance(module, nn.Module) else None
     forms = [form for form in ("segment", "step") if callable(getattr(module, form, None))]
     problems = {
-        "is no torch.nn.Module": own is None,
+        "is not a torch.nn.Module": own is None,
         "has no method first_state": not callable(getattr(module, "first_state", None)),
         "has neither a method segment nor a method step": not forms,
     }
