@@ -190,13 +190,17 @@ class _Draft:
 
     def choose_text(self) -> None:
         """Choose the token ids to verify on."""
-        source, options, spec = self.plan.source, self.plan.options, self.plan.tokenizer.spec
-        self.text = verify_text(
-            *(spec, source.config["n_token"], self.reader, options.text, options.as_ids),
+        options = self.plan.options
+        self.text = self._text(options.text, options.as_ids)
+        if options.quantization is not None and not self.plan.texts:
+            require_default_text(self.plan.tokenizer.spec, self.reader)
+
+    def _text(self, path: Path | None, as_ids: bool = False) -> VerificationText:
+        source = self.plan.source
+        return verify_text(
+            *(self.plan.tokenizer.spec, source.config["n_token"], self.reader, path, as_ids),
             lambda: self.adapter.possible_ids(source.build_model()),
         )
-        if options.quantization is not None and not self.plan.texts:
-            require_default_text(spec, self.reader)
 
     def export(self) -> None:
         """Write the graphs, and the manifest that describes them."""
@@ -240,7 +244,8 @@ class _Draft:
 
     def _write_answers(self, exported: Engine) -> None:
         build, rules = self.plan.source.build_model, self.bundle.evaluation
-        answers = answers_of_model(exported, build, self.text.ids, self.report, rules)
+        text = self.text if self.plan.options.text is None else self._text(None)  # a bundle has no tokens of its user
+        answers = answers_of_model(exported, build, text.ids, self.report, rules)
         self.bundle = with_answers(self.folder, self.bundle, answers, self.tell)
         self._write_manifest()
 

@@ -38,6 +38,7 @@ from xlruntime import OptionError, load_translator
 from xlruntime import load as load_bundle
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
 from xlruntime.evaluation import Ring
+from xlruntime.known_answers import ANSWERS_FILE
 from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:
@@ -191,6 +192,8 @@ def test_text_to_verify_on(reuse_export: None, bytes_bundle: Converted, tmp_path
     report = convert(bytes_bundle.source, output, ConversionOptions(text=text)).report
     assert report.tokens == 255  # the whole text, as fewer than 1,000 are not enough to judge rounding
     assert read_bundle(output).provenance["verified_on"] == str(text)
+    tokens = [json.loads((folder / ANSWERS_FILE).read_text())["tokens"] for folder in (output, bytes_bundle.folder)]
+    assert tokens[0] == tokens[1]  # of the default text: a bundle has no tokens of its user's
 
 
 def test_ids_to_verify_on(ids_bundle: Converted, tmp_path: Path) -> None:
