@@ -34,7 +34,10 @@ def test_no_function_is_shared_between_instruction_sets(level: str, tmp_path: Pa
         pytest.skip("needs a C++ compiler and nm")
     made = tmp_path / f"{level}.o"
     source = NATIVE / "kernels" / f"level_{level}.cc"
-    subprocess.run([*found.split(), "-std=c++17", "-O0", "-fPIC", *FLAGS[level], "-c", source, "-o", made], check=True)
+    subprocess.run(
+        [*found.split(), *("-std=c++17", "-O0", "-fPIC", "-fno-exceptions"), *FLAGS[level], "-c", source, "-o", made],
+        check=True,
+    )
     listed = subprocess.run([nm, "--demangle", "--defined-only", made], check=True, capture_output=True, text=True)
     symbols = [line.split(maxsplit=2)[1:] for line in listed.stdout.splitlines()]
     assert [name for kind, name in symbols if kind in "WVu" or kind == "T"] == []
