@@ -91,7 +91,7 @@ def test_trees_of_prompts(case: tuple[str, int]) -> None:
     for size in (LARGE, 60_000) if n < 1_000 else (LARGE,):  # with the smaller one, memories go all the time
         prefixes = PrefixCache(size)
         check(Scheduler(opened(name), 4, prefixes=prefixes), tree(opened(name), n))
-        assert prefixes.hits > n / 3 and 0 < prefixes.nbytes <= size and len(prefixes) > 5
+        assert prefixes.hits > n / 5 and 0 < prefixes.nbytes <= size and len(prefixes) > 5
 
 
 @pytest.mark.full
