@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tests.runtime.conftest import Steps
-from tests.runtime.test_known_answers import TOKENS, give_answers, wrong
+from tests.runtime.test_known_answers import TOKENS, give_answers, uncertain, wrong
 from xlruntime import BundleGraphError, Model, OptionError, check_once, load
 from xlruntime.check_once import checks_folder, verdict_name
 from xlruntime.kernels import Kernels
 from xlruntime.known_answers import KnownAnswers
+from xlruntime.providers import import_onnxruntime
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_what_may_change_the_numbers_is_compared_again(bundle_copy: Path, monkey
     names.add(verdict_name(model))
     monkeypatch.setattr(check_once, "_processor", lambda: "another")
     names.add(verdict_name(model))
-    monkeypatch.setattr(check_once.import_onnxruntime(), "__version__", "9.9.9")
+    monkeypatch.setattr(import_onnxruntime(), "__version__", "9.9.9")
     names.add(verdict_name(model))
     assert len(names) == 6
 
@@ -82,7 +83,7 @@ def test_wrong_kernels_give_way_to_bodies(
 
 
 def test_close_hashes_only_warn(bundle_copy: Path, caplog: pytest.LogCaptureFixture) -> None:
-    give_answers(bundle_copy, lambda answers: (wrong(answers), answers.update(certain=False)))
+    give_answers(bundle_copy, uncertain)
     caplog.set_level(logging.WARNING, "xlruntime")
     assert load(bundle_copy, threads=1, ops="none", check="once").check().passed is False
     assert "here this may be rounding alone" in caplog.text
@@ -110,4 +111,4 @@ def test_older_bundle_opens(bytes_model: Model, cache: Path) -> None:
 
 def test_another_choice_is_refused(bytes_model: Model) -> None:
     with pytest.raises(OptionError, match="check is 'always', expected off or once"):
-        load(bytes_model.folder, check="always")  # type: ignore[typeddict-item]
+        load(bytes_model.folder, check="always")  # type: ignore[arg-type]

@@ -38,6 +38,11 @@ def wrong(answers: dict[str, Any]) -> None:
     answers["log_probs"][11] += 0.5
 
 
+def uncertain(answers: dict[str, Any]) -> None:
+    wrong(answers)
+    answers["certain"] = False
+
+
 def test_bundle_reproduces_its_answers(bundle_copy: Path) -> None:
     result = load(give_answers(bundle_copy), threads=1).check()
     assert (result.passed, result.tokens, result.problem, result.certain) == (True, 39, None, True)

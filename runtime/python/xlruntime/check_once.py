@@ -83,7 +83,7 @@ def checks_folder() -> Path:
 
 def _processor() -> str:
     """Return the name of the processor, and on Linux the instructions that it has."""
-    found = {}
+    found: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
             name, _, value = line.partition(":")
