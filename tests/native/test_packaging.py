@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import xlexport
-from tests.helpers.native import NATIVE
+from tests.helpers.native import NATIVE, compiler
 from tests.helpers.paths import ROOT
 
 PROJECT = tomllib.loads((NATIVE / "pyproject.toml").read_text("utf-8"))
@@ -59,6 +59,15 @@ def test_version_license_and_backend_are_those_of_xlexport() -> None:
     assert (NATIVE / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     backend = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
     assert set(backend) < set(BUILD)
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("example", ["stream.c", "stream.cpp", "xlscore.c"])
+def test_headers_fit_the_examples(example: str) -> None:
+    language = ["-x", "c"] if example.endswith(".c") else ["-std=c++17"]
+    warnings = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    command = [*str(compiler()).split(), *language, *warnings, "-Iinclude", f"examples/{example}"]
+    subprocess.run(command, cwd=NATIVE, check=True, timeout=100)
 
 
 @pytest.mark.native
