@@ -97,6 +97,10 @@ class Player:
         found = {"vocab_size": bundle.vocab_size, "graphs": sorted(bundle.graphs)}
         return {**found, "fingerprint": bundle.fingerprint, "digest": self._model.digest}
 
+    def _check(self, action: Action) -> dict[str, Any]:
+        result = self._bundle.check()
+        return {"passed": result.passed, "tokens": result.tokens}
+
     def _encode(self, action: Action) -> dict[str, Any]:
         return {"ids": self._bundle.tokenizer.encode(self._source(action["text"])).tolist()}
 

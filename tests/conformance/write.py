@@ -22,7 +22,7 @@ from .models import SEGMENT, SMALL, carried_case, model_names, write_models
 from .player import Player
 from .refusals import refusals
 
-KIT_VERSION = 4
+KIT_VERSION = 5
 
 
 def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = SAMPLES) -> list[str]:

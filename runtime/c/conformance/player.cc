@@ -149,7 +149,7 @@ Object Player::play(const Object& action) {
       {"score", &Player::score},       {"stream", &Player::stream}, {"feed", &Player::feed},
       {"fork", &Player::fork},         {"reset", &Player::reset},   {"score_continuation", &Player::feed},
       {"generate", &Player::generate}, {"save", &Player::save},     {"restore", &Player::restore},
-      {"grow", &Player::grow},         {"leave", &Player::leave}};
+      {"grow", &Player::grow},         {"leave", &Player::leave},   {"check", &Player::check_answers}};
   return (this->*kActions.at(field<std::string>(action, "do")))(action);
 }
 
@@ -187,6 +187,13 @@ Object Player::open(const Object& action) {
   check(xlr_load(folder.string().c_str(), &options, &model));
   model_.reset(model);
   return {{"vocab_size", info().vocab_size}, {"fingerprint", info().fingerprint}, {"digest", info().digest}};
+}
+
+Object Player::check_answers(const Object&) {
+  xlr_check_result result = XLR_CHECK_RESULT_INIT;
+  const xlr_status status = xlr_check(model_.get(), &result);
+  if (status != XLR_OK && !result.known) throw Refusal(status);
+  return {{"passed", result.known ? Value(result.passed != 0) : Value()}, {"tokens", result.tokens}};
 }
 
 Object Player::encode(const Object& action) {

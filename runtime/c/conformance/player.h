@@ -88,7 +88,7 @@ class Player {
     std::string text;
   };
 
-  Action open, encode, decode, score, stream, feed, grow, leave, fork, reset, generate, save, restore;
+  Action open, check_answers, encode, decode, score, stream, feed, grow, leave, fork, reset, generate, save, restore;
 
   Source source(const Object& action, const char* name) const;
   Ids tokens(const Object& action, const char* name) const;

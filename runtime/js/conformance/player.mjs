@@ -58,6 +58,11 @@ export class Player {
     return { vocab_size: model.vocab_size, fingerprint, graphs: Object.keys(graphs).sort(), digest: own };
   }
 
+  async do_check() {
+    const { passed, tokens } = await this.model.check();
+    return { passed, tokens };
+  }
+
   async do_encode({ text }) {
     return { ids: this.model.tokenizer.encode(await this.source(text)) };
   }
