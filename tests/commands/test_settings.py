@@ -19,7 +19,7 @@ from xlexport.serve.options import ServeLimits
 from xlruntime import LoadOptions
 from xltraining.config_fields import Option, options_of
 
-MOST = 285  # visible options of all commands together
+MOST = 286  # visible options of all commands together
 
 
 @click.command(cls=LongCommand)

@@ -100,7 +100,9 @@ def test_command_alone_among_hostile_files(name: str, bundle: Path, checkpoint: 
     if name not in ASKS and shutil.which("strace") and not subprocess.run([*tracer, "true"], check=False).returncode:
         command = [*tracer, *command]
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    caches = {name: str(tmp_path / name) for name in ("MPLCONFIGDIR", "HF_HOME")}  # which send nothing
+    caches = {
+        name: str(tmp_path / name) for name in ("MPLCONFIGDIR", "HF_HOME", "XDG_CACHE_HOME")
+    }  # which send nothing
     with subprocess.Popen(
         command,
         cwd=folder,

@@ -68,7 +68,8 @@ def step(bytes_bundle: Converted) -> TransformerXLStep:
 def test_files_and_what_they_require(bytes_bundle: Converted) -> None:
     names = {path.name for path in bytes_bundle.folder.iterdir()}
     graphs = {f"{purpose}.onnx" for purpose in GRAPHS}
-    assert names == graphs | {"weights.data", "bundle.json", "bundle.json.sha256", "parity.json", "README.md"}
+    others = {"weights.data", "bundle.json", "bundle.json.sha256", "known_answers.json", "parity.json", "README.md"}
+    assert names == graphs | others
     assert read_bundle(bytes_bundle.folder).requires == Requirements("1.24.1", OPSET, {"ai.xlexport": 1})
 
 
