@@ -317,8 +317,8 @@ def _new_answers(before: Path, after: Path) -> KnownAnswers:
     Raises:
         BundleGraphError: they compute something else on this machine.
     """
-    model = open_bundle(before, ops="none")
-    known, result = KnownAnswers.read(model), model.check()
+    with open_bundle(before, ops="none") as model:
+        known, result = KnownAnswers.read(model), model.check()
     assert known is not None
     if result.passed is False and result.certain:
         raise BundleGraphError(f"{before}: {result}.", hint="Convert the checkpoint again.")

@@ -50,7 +50,7 @@ from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, GraphFormat, MemoryEntry
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Tokenizer
 from xlruntime.engine import Engine
-from xlruntime.errors import BundleGraphError, OptionError
+from xlruntime.errors import BundleGraphError, OptionError, TextError, TokenError
 from xlruntime.evaluation import EvaluationRules
 from xlruntime.tokenizers import make_tokenizer
 
@@ -244,8 +244,13 @@ class _Draft:
 
     def _write_answers(self, exported: Engine) -> None:
         build, rules = self.plan.source.build_model, self.bundle.evaluation
-        text = self.text if self.plan.options.text is None else self._text(None)  # a bundle has no tokens of its user
-        answers = answers_of_model(exported, build, text.ids, self.report, rules)
+        ids = self.text.ids
+        if self.plan.options.text is not None:  # a bundle has no tokens of its user
+            try:
+                ids = self._text(None).ids
+            except (TextError, TokenError):  # the vocabulary lacks the default text
+                ids = ids[:0]
+        answers = answers_of_model(exported, build, ids, self.report, rules)
         self.bundle = with_answers(self.folder, self.bundle, answers, self.tell)
         self._write_manifest()
 

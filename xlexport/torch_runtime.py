@@ -58,9 +58,9 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
     Args:
         folder: the output of `xlexport convert --to torchscript`, `--to exported-program` or `--to executorch`.
         options: the fields of `LoadOptions`. `threads` are those of PyTorch and ExecuTorch in this process from now
-            on. Files that hold code are always compared with their digests. `strict_device` has no effect. A device
-            other than `cpu`, a `step_timeout` (code in the bundle could do anything else instead) or a library as `ops`
-            is refused.
+            on. Files that hold code are always compared with their digests. `strict_device` and `check` have no effect.
+            A device other than `cpu`, a `step_timeout` (code in the bundle could do anything else instead) or a library
+            as `ops` is refused.
 
     Raises:
         MissingDependencyError: PyTorch or ExecuTorch is not installed.

@@ -44,13 +44,37 @@ def test_what_may_change_the_numbers_is_compared_again(bundle_copy: Path, monkey
         library.write_bytes(content)
         model.kernels = Kernels(library, "1", "avx512", frozenset())
         names.add(verdict_name(model))
+    model.kernels = Kernels(library, "1", "base", frozenset())
+    names.add(verdict_name(model))
     model.bundle = replace(model.bundle)  # another manifest, without a digest
     names.add(verdict_name(model))
     monkeypatch.setattr(check_once, "_processor", lambda: "another")
     names.add(verdict_name(model))
     monkeypatch.setattr(import_onnxruntime(), "__version__", "9.9.9")
     names.add(verdict_name(model))
-    assert len(names) == 6
+    assert len(names) == 7
+
+
+def test_homes_that_nobody_can_use_are_no_error(
+    bundle_copy: Path, cache: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_answers(bundle_copy)
+    monkeypatch.chdir(bundle_copy.parent)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as without HOME and without a name for the user
+    before = sorted(bundle_copy.parent.iterdir())
+    load(bundle_copy, threads=1, check="once")
+    assert steps and sorted(bundle_copy.parent.iterdir()) == before
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    is_file = Path.is_file
+
+    def searched(path: Path) -> bool:  # it raises where nobody may look into a folder
+        if cache in path.parents:
+            raise PermissionError(str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", searched)
+    load(bundle_copy, threads=1, check="once")
 
 
 def test_wrong_scores_are_refused_and_not_remembered(bundle_copy: Path) -> None:

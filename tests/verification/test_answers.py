@@ -72,6 +72,12 @@ def test_another_conversion_writes_the_same_bytes(bytes_bundle: Converted) -> No
     assert (bytes_bundle.folder / ANSWERS_FILE).read_text("utf-8") == text
 
 
+def test_text_of_one_token_gives_no_answers(bytes_bundle: Converted) -> None:
+    model, report = load(bytes_bundle.folder, threads=1, ops="none"), bytes_bundle.report
+    ids = verify_ids(model.bundle, model.tokenizer, None)[:1]
+    assert answers_of_model(model, bytes_bundle.source.build_model, ids, report, model.bundle.evaluation) is None
+
+
 def test_changed_weights_are_noticed(bytes_bundle: Converted, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(bytes_bundle.folder, tmp_path / "bundle"))
     weights = np.fromfile(folder / "weights.data", np.float32)

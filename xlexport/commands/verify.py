@@ -114,7 +114,7 @@ def verify(
     from xlexport.bundles import open_any_bundle, origin
     from xlexport.verification.parity import trained_model
 
-    model = open_any_bundle(bundle, **runtime)
+    model = open_any_bundle(bundle, **{**runtime, "check": "off"})  # verify compares more, and with these kernels
     if checkpoint is None and against is None:
         raise click.UsageError(f"Missing argument 'CHECKPOINT': {bundle} was converted from {origin(model.bundle)}.")
     with progress_bar("verifying") as progress:

@@ -60,12 +60,11 @@ def answers_of_model(
         ids: token ids (n,) that the bundle was verified on.
         report: of that verification.
         rules: of the finished bundle, whose documents may be shorter than those of the open one.
-
-    Raises:
-        ParityError: the graphs differ from the trained model by more than the verification allows.
     """
     evaluation = engine.evaluation(**walk_settings(engine))
     longest = min(TOKENS, rules.longest_part or TOKENS, len(ids) - 1)
+    if longest < 1:
+        return None
     reader = _Reader(engine, build, evaluation)
     best: _Piece | None = None
     for start in range(0, min(len(ids) - longest, STARTS * longest), longest):
@@ -79,12 +78,6 @@ def answers_of_model(
     if best is None:
         return None
     own = float(np.abs(best.found - best.expected).max())
-    if best.is_clear and not own <= report.tolerance["log_prob"]:
-        raise ParityError(
-            f"the graphs differ from the trained model by {own:.3g} nats in known answers under "
-            f"{evaluation.to_dict()}, {report.tolerance['log_prob']:.3g} allowed.",
-            hint="Report this.",
-        )
     error = report.max_abs_log_prob_diff if report.rounding is None else report.rounding.graph_largest
     units = np.spacing(np.maximum(1, np.abs(best.expected)).astype(np.float32))
     return KnownAnswers(
@@ -94,7 +87,7 @@ def answers_of_model(
         bounds=tuple(_rounded_up(ROOM * float(unit)) for unit in np.maximum(units, max(error, own))),
         memory=best.memory,
         margin=None if math.isinf(best.lead) else float(f"{best.lead:.2g}"),
-        certain=best.is_clear,
+        certain=best.is_clear and own <= report.tolerance["log_prob"],
     )
 
 
@@ -107,9 +100,8 @@ def answers_of_graphs(engine: Engine, before: KnownAnswers) -> KnownAnswers:
     settings, precision = walk_settings(engine), engine.bundle.precision
     if precision == "float32" and settings == before.settings:
         return before
-    bound = QUANTIZED.get(precision, max(before.bounds))
-    if any(entry.dtype == "int8" for entry in engine.bundle.memory):
-        bound = QUANTIZED_MEMORY
+    has_integers = any(entry.dtype == "int8" for entry in engine.bundle.memory)
+    bound = QUANTIZED_MEMORY if has_integers else QUANTIZED.get(precision, max(before.bounds))
     longest = engine.bundle.evaluation.longest_part or len(before.log_probs)
     tokens = before.tokens[: longest + 1]
     found, memory = walk(engine, tokens, **settings)
@@ -121,7 +113,8 @@ def answers_of_graphs(engine: Engine, before: KnownAnswers) -> KnownAnswers:
         bounds=(bound,) * len(found),
         memory={name: tuple(shape) for name, shape in memory.items()},
         margin=None,
-        certain=before.margin is None and before.certain,  # graphs do not say how clearly a bucket leads
+        # Graphs do not say how clearly a bucket leads; bounds of rounded numbers were not measured on all processors.
+        certain=before.certain and before.margin is None and precision == "float32" and not has_integers,
     )
 
 

@@ -90,7 +90,12 @@ Answers read(const Model& model) {
 EvaluationSettings settings_of(const Model& model, const Answers& answers) {
   try {
     EvaluationSettings evaluation(model.bundle(), answers.segment_len, answers.mem_len);
-    evaluation.check_length(static_cast<std::int64_t>(answers.tokens.size()), "its tokens");
+    const auto read = static_cast<std::int64_t>(answers.log_probs.size());
+    const std::int64_t longest = evaluation.longest_part().value_or(read);
+    if (read > longest) {
+      throw Error(XLR_ERROR_TOO_LONG,
+                  "has " + std::to_string(read) + " tokens to read, the model reads " + std::to_string(longest) + ".", "");
+    }
     return evaluation;
   } catch (const Error& error) {
     throw Error(XLR_ERROR_BUNDLE_FORMAT, (model.folder() / kAnswersFile).string() + ": " + error.what(), kConvertAgain);

@@ -29,7 +29,7 @@ constexpr const char* kWrong = "1.27.0";  // on ARM with SME, equal products dif
 constexpr const char* kWrong = "";
 #endif
 constexpr const char* kHint =
-    "Install ONNX Runtime 1.24.1 or newer, and name the file of its library in XLRUNTIME_ONNXRUNTIME.";
+    "Install ONNX Runtime 1.24.1 or newer (on ARM, not 1.27.0), and name the file of its library in XLRUNTIME_ONNXRUNTIME.";
 constexpr std::size_t kAlignment = 64;  // bytes: a vector of AVX-512, and a line of the cache
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 

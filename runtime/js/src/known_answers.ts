@@ -92,7 +92,10 @@ async function read({ bundle }: Engine, files: BundleFiles): Promise<[Answers, E
     if (strange !== undefined) throw new FieldError(`settings.${escaped(strange)} is unknown`);
     const values: Record<string, SettingValue> = { ...Object.fromEntries(own), ...others };
     const evaluation = new EvaluationSettings(bundle, { segmentLen: chosen as number, restart: false, values });
-    evaluation.checkLength(tokens.length, "tokens");
+    const longest = evaluation.longestPart ?? scores.length;
+    if (scores.length > longest) {
+      throw new FieldError(`has ${scores.length} tokens to read, the model reads ${longest}`);
+    }
     return [answers, evaluation];
   } catch (error) {
     if (!(error instanceof FieldError || error instanceof OptionError || error instanceof TooLongError)) throw error;

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from . import __version__
 from .errors import BundleGraphError
 from .known_answers import ANSWERS_FILE, CheckResult, check
 from .providers import import_onnxruntime
@@ -42,16 +43,15 @@ def check_once(engine: Opened, reopen: Callable[[], Opened]) -> Opened:
     if ANSWERS_FILE not in engine.bundle.files:
         return engine
     verdict = checks_folder() / verdict_name(engine)
-    if verdict.is_file():
+    if os.path.isfile(verdict):  # False, too, where nobody may look
         return engine
     with contextlib.suppress(OSError):
-        verdict.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.makedirs(verdict.parent, mode=0o700, exist_ok=True)
     result = check(engine) if os.access(verdict.parent, os.W_OK) else check(engine, UNREMEMBERED)
-    if result.passed:
+    if result.passed or not result.certain:  # a warning comes once, too
         with contextlib.suppress(OSError):  # a cache may be missing or full
             os.close(os.open(verdict, os.O_CREAT | os.O_WRONLY, 0o600))
-        return engine
-    return _judged(engine, result, reopen)
+    return engine if result.passed else _judged(engine, result, reopen)
 
 
 def _judged(engine: Opened, result: CheckResult, reopen: Callable[[], Opened]) -> Opened:
@@ -59,6 +59,7 @@ def _judged(engine: Opened, result: CheckResult, reopen: Callable[[], Opened]) -
         logger.warning("%s: %s; here this may be rounding alone.", engine.folder, result)
     elif engine.kernels is not None:
         logger.warning("%s: %s, with %s; standard operators run instead.", engine.folder, result, engine.kernels)
+        engine.release()  # its weights, too
         return check_once(reopen(), reopen)
     else:
         raise BundleGraphError(
@@ -69,16 +70,18 @@ def _judged(engine: Opened, result: CheckResult, reopen: Callable[[], Opened]) -
 
 
 def verdict_name(engine: Engine) -> str:
-    """Return the digest of the bundle, the processor, ONNX Runtime, the device and the kernels' library."""
+    """Return the digest of the bundle, the machine, both runtimes, the device, and the kernels with their level."""
     kernels = "none" if engine.kernels is None else hashlib.sha256(engine.kernels.path.read_bytes()).hexdigest()
-    version = import_onnxruntime().__version__
-    parts = (engine.bundle.digest, _processor(), version, engine.device.provider, str(engine.device), kernels)
+    versions = __version__, import_onnxruntime().__version__, platform.platform()
+    device = engine.device.provider, str(engine.device), str(engine.kernels), kernels
+    parts = (engine.bundle.digest, _processor(), *versions, *device)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def checks_folder() -> Path:
-    """Return the folder of the verdicts."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "xlexport", "checks").expanduser()
+    """Return the folder of the verdicts; without a home, one that nobody can make."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache if os.path.isabs(cache) else os.devnull, "xlexport", "checks")
 
 
 def _processor() -> str:
