@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +12,12 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.ids import random_ids
-from tests.helpers.paths import BAND, CHUNK, EMPTY
+from tests.helpers.manifests import edit_manifest
+from tests.helpers.paths import BAND, CHUNK, EMPTY, golden_bundle
 from tests.helpers.tiers import thinned
 from tests.runtime.conftest import PLACES, VARIANTS, Golden
-from xlruntime import Document, Model, OptionError, PrefixCache, prefix_cache
+from xlruntime import Document, Model, OptionError, PrefixCache, load, prefix_cache
+from xlruntime.bundle_files import digest_file
 from xlruntime.fitting import BatchSize
 from xlruntime.scorer import Scorer
 
@@ -87,6 +92,33 @@ def test_texts_and_begin_tokens(golden: Golden, run: list[int]) -> None:
     run.clear()
     list(model.score([Document("again", "wisdom", context="It was the best of times, it was the ")], prefixes=prefixes))
     assert sum(run) == len(f"{documents[0].context!s}wisdom") - 1 - 32  # from the last whole step of the context
+
+
+def with_zeros(folder: Path) -> None:
+    """Let the documents of a bundle begin with full rings."""
+    edit_manifest(folder, lambda manifest: manifest["document"].update(fresh_memory="zeros"))
+
+
+def with_other_weights(folder: Path) -> None:
+    """Scale the weights of a bundle, whose manifest then has their digest and the old fingerprint."""
+    weights = folder / "weights.data"
+    (np.fromfile(weights, np.float32) * 0.5).tofile(weights)
+    digest = digest_file(weights).sha256
+    edit_manifest(folder, lambda manifest: manifest["files"][weights.name].update(sha256=digest))
+
+
+@pytest.mark.parametrize("change", [with_zeros, with_other_weights])
+def test_bundles_with_one_fingerprint_share_nothing(change: Callable[[Path], None], tmp_path: Path) -> None:
+    shutil.copytree(golden_bundle(EMPTY), tmp_path / "other")
+    change(tmp_path / "other")
+    model, other = load(golden_bundle(EMPTY), threads=1), load(tmp_path / "other", threads=1)
+    assert model.bundle.fingerprint == other.bundle.fingerprint
+    documents, prefixes = few_shot(model, 1), PrefixCache(LARGE)
+    own, expected = ([score.nats for score in each.score(documents)] for each in (model, other))
+    assert own != expected
+    assert [score.nats for score in model.score(documents, prefixes=prefixes)] == own
+    assert [score.nats for score in other.score(documents, prefixes=prefixes)] == expected
+    assert (prefixes.hits, prefixes.misses) == (0, 2)
 
 
 def test_memory_that_is_not_finite_is_not_kept(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:

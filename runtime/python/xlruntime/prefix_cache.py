@@ -1,6 +1,6 @@
 """Keep memories after beginnings of documents, so that documents with an equal beginning read it once.
 
-A memory is known by a digest of all that it depends on: the model, its settings, kernels and graphs, who may use it,
+A memory is known by a digest of all that it depends on: the bundle, settings with rules, kernels and graphs, its owner,
 and the ids that it has read, a begin token among them. Sums depend on the cuts of a document, if only by rounding. So
 the digest has the ends of short steps, too: a document goes on only from a cut that its own reading makes. Then scores
 are those of a whole reading, bit for bit.
@@ -107,8 +107,8 @@ class PrefixCache:
             owner: who reads it; only equal ones share memories.
         """
         graphs = engine.steps.get(purpose), purpose, step, engine.kernels, engine.threads, str(engine.device)
-        named = engine.bundle.fingerprint, evaluation.to_dict(), graphs, owner
-        sha256 = hashlib.sha256(repr(named).encode())
+        bundle = engine.bundle.digest, engine.bundle.fingerprint  # a manifest only states its fingerprint
+        sha256 = hashlib.sha256(repr((bundle, evaluation, graphs, owner)).encode())
         return Trail(sha256.digest(), sha256, step)
 
     def find(self, trail: Trail, ids: npt.NDArray[np.int64]) -> tuple[Trail, Memory] | None:
