@@ -350,10 +350,12 @@ class ReadStage(Stage[Reader]):
         }
         waiting, self._followers = self._followers, []
         for one in waiting:
+            if one.reader.job.done():
+                continue
             trail = one.leader.trail if one.leader in leaders[one.reader.job.owner.client] else None
             if trail is not None and trail.read < one.until:
                 self._followers.append(one)
-            elif not one.reader.job.done():
+            else:
                 self.waiting.add(one.reader, first=True)
         super().step()
 
@@ -362,13 +364,15 @@ class ReadStage(Stage[Reader]):
         cache, trail = self._prefixes, tenant.trail
         if cache is None or trail is None or tenant.looks == LOOKS:
             return False
+        if tenant.job.scores:  # all its tokens get one, so all are read
+            tenant.looks = LOOKS
+            return False
         tenant.looks += 1
-        if not tenant.job.scores:  # which all its tokens would need
-            if (found := cache.find(trail, np.append(tenant.pending, tenant.targets))) is not None:
-                tenant.skip(*found)
-            if tenant.looks < LOOKS and (follower := self._follower(tenant)) is not None:
-                self._followers.append(follower)
-                return True
+        if (found := cache.find(trail, np.append(tenant.pending, tenant.targets))) is not None:
+            tenant.skip(*found)
+        if tenant.looks < LOOKS and (follower := self._follower(tenant)) is not None:
+            self._followers.append(follower)
+            return True
         tenant.looks = LOOKS
         cache.count(tenant.job.cached)
         if not len(tenant.targets):
@@ -477,11 +481,13 @@ class ReadStage(Stage[Reader]):
                 self.waiting.add(batch.leave(row), first=True)
 
     def _is_kept(self, reader: Reader) -> bool:
-        """Return whether the cache needs a memory: at a boundary, at the document's last cuts, or for a follower."""
+        """Return whether the cache needs a memory: at a boundary, for a follower, or at a prompt's last cuts."""
         if (trail := reader.trail) is None or self._prefixes is None:
             return False
         awaited = any(one.leader is reader and one.until == trail.read for one in self._followers)
-        return (trail.boundary or awaited or len(reader.targets) < self._longest) and self._prefixes.needs(trail)
+        whole = not reader.job.scores and reader.job.start is None  # a session's many parts would evict others
+        last = whole and len(reader.targets) < self._longest
+        return (trail.boundary or awaited or last) and self._prefixes.needs(trail)
 
     def _can_pad(self, memory: Memory, row: int, reader: Reader, segment_len: int) -> bool:
         if reader.length < len(reader.targets) or memory.room[row] < segment_len:
