@@ -18,6 +18,7 @@ from tests.helpers.tiers import thinned
 from tests.runtime.conftest import PLACES, VARIANTS, Golden
 from xlruntime import Document, Model, OptionError, PrefixCache, load, prefix_cache
 from xlruntime.bundle_files import digest_file
+from xlruntime.errors import StepTimeoutError
 from xlruntime.fitting import BatchSize
 from xlruntime.scorer import Scorer
 
@@ -133,6 +134,19 @@ def test_memory_that_is_not_finite_is_not_kept(golden: Golden, monkeypatch: pyte
     with pytest.warns(RuntimeWarning, match="not finite"):
         list(model.score(few_shot(model, 1), prefixes=prefixes))
     assert len(prefixes) == prefixes.nbytes == 0
+
+
+def test_fault_of_the_graph_is_no_unreadable_document(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: Model, *given: Any) -> Any:
+        raise StepTimeoutError("the step took too long")
+
+    monkeypatch.setattr(Model, "step", failing)
+    model = golden(EMPTY)
+    scorer = Scorer(model, model.evaluation(), keep_going=True, prefixes=PrefixCache(LARGE))
+    with pytest.raises(StepTimeoutError):
+        list(scorer.tokens(few_shot(model, 1)))
+    context = Document("unreadable", "It", context=np.array([model.bundle.vocab_size]))
+    assert next(scorer.tokens([context])).error is not None
 
 
 def test_size() -> None:

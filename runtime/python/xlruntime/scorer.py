@@ -300,7 +300,7 @@ class Scorer:
     def _begin(self, opened: Opened) -> ActiveDocument | TokenScores:
         """Begin a document; return its end at once if it has nothing to score."""
         self.taken = opened.number + 1
-        reader = opened.reader
+        reader, context = opened.reader, None
         document = ActiveDocument(opened.number, opened.document.name, 0, 0, reader=reader, tokens=opened.tokens)
         if opened.error is not None:
             return self._failed(document, opened.error)
@@ -314,22 +314,24 @@ class Scorer:
                 document.held = int(first.ids[0])
                 if first.context:
                     document.context, document.unscored = 1, 0
-                    self._read_context(document)
+                    context = None if self._prefixes is None else reader.context()
                 else:
                     document.position, document.first = 1, first
-            if not reader.at_end:
-                return document
+            ended = reader.at_end
         except UNREADABLE as error:
             return self._failed(document, error)
+        if not ended:
+            if context is not None:
+                self._read_context(document, context)
+            return document
         if document.position or document.context:
             self._end(document)
         return self._scores(document, *self._nothing())
 
-    def _read_context(self, document: ActiveDocument) -> None:
-        """Read a document's context with the cache of prefixes, if there is one, as far as possible."""
-        if self._prefixes is None:
-            return
-        ids, work = np.append(document.held, document.reader.context()), (self._purpose, self._longest_step)
+    def _read_context(self, document: ActiveDocument, context: npt.NDArray[np.int64]) -> None:
+        """Read what is left of a document's context (n,) with the cache of prefixes, as far as possible."""
+        assert self._prefixes is not None
+        ids, work = np.append(document.held, context), (self._purpose, self._longest_step)
         read, document.memory = self._prefixes.read(self.engine, self.evaluation, *work, ids)
         document.context += len(document.reader.take(read))
         document.held = int(ids[read])
