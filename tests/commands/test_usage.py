@@ -134,6 +134,10 @@ def test_overview_and_version(invoke: Invoke) -> None:
             "--set session_seconds: only for sessions, but --set sessions is 0.",
         ),
         (
+            ["serve", "bundle", "--set=sessions=0", "--set=session_bytes=9", "--prefix-cache=9"],
+            "--set session_bytes: only for sessions, but --set sessions is 0.",
+        ),
+        (
             ["serve", "bundle", "--prefix-cache=9000", "--set=request_bytes=9000"],
             "--prefix-cache is 9,000 bytes, of the 9,000 of all requests. Give fewer, or raise --set request_bytes.",
         ),

@@ -17,6 +17,7 @@ from tests.helpers.weights import random_model
 from tests.serve.conftest import Start, error_of, metric
 from tests.serve.test_scheduler import CUTS_MATTER, choice, opened, some_ids
 from xlexport.serve.jobs import RequestJob, StreamPosition
+from xlexport.serve.options import ServeLimits
 from xlexport.serve.scheduler import Scheduler
 from xlexport.serve.stages import ReadStage
 from xlruntime import Model, PrefixCache, Sampling, load, prefix_cache
@@ -292,3 +293,7 @@ def test_server(start: Start) -> None:
             refused = error_of(client.post("/v1/completions", json={**asked, "cache_salt": salt}), 400)
             assert refused["message"] == "cache_salt: expected 1 to 64 printable characters."
     assert all(choices == answers[0] for choices in answers)
+
+
+def test_idle_time_of_a_server_without_sessions() -> None:
+    assert ServeLimits(sessions=0, session_seconds=60, prefix_cache=1000).session_seconds == 60

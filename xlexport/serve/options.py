@@ -65,11 +65,8 @@ class ServeLimits:
                 f"--prefix-cache is {self.prefix_cache:,} bytes, of the {self.request_bytes:,} of all requests.",
                 hint="Give fewer, or raise --set request_bytes.",
             )
-        changed = [
-            f"--set {name}"
-            for name in ("session_bytes", "session_seconds")
-            if getattr(self, name) != getattr(type(self), name)
-        ]
+        of_sessions = ("session_bytes",) if self.prefix_cache else ("session_bytes", "session_seconds")
+        changed = [f"--set {name}" for name in of_sessions if getattr(self, name) != getattr(type(self), name)]
         if self.sessions == 0 and changed:
             raise OptionError(
                 f"{listed(changed)}: only for sessions, but --set sessions is 0.", hint="Leave out one of both."
