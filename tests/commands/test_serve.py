@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -93,6 +94,10 @@ def test_what_cannot_be_served(invoke: Invoke, tmp_path: Path, monkeypatch: pyte
     same = invoke("serve", bundle, bundle, "--port", "0", "--json").error
     assert "two bundles have the same name" in same
     assert "not one token" in invoke("serve", bundle, "--port", "0", "--set=prefix=ab").error
+    small = invoke("serve", bundle, "--port", "0", "--prefix-cache", "1000").error
+    assert re.search(r"a prefix cache of 1,000 bytes, but one memory of this model takes [\d,]+\. Give more", small)
+    whole = invoke("serve", golden_bundle(CHUNK), "--port", "0", "--prefix-cache", "1000000").error
+    assert "a prefix cache: this model reads each document in one step" in whole
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         found = invoke("serve", bundle, "--port", str(port)).error

@@ -17,8 +17,9 @@ from tests.helpers.paths import BAND, CHUNK, EMPTY, golden_bundle
 from tests.helpers.tiers import thinned
 from tests.runtime.conftest import PLACES, VARIANTS, Golden
 from xlruntime import Document, Model, OptionError, PrefixCache, load, prefix_cache
+from xlruntime.bundle import Bundle
 from xlruntime.bundle_files import digest_file
-from xlruntime.errors import StepTimeoutError
+from xlruntime.errors import ArgumentError, StepTimeoutError
 from xlruntime.fitting import BatchSize
 from xlruntime.scorer import Scorer
 
@@ -65,7 +66,7 @@ def log_probs(scorer: Scorer, documents: list[Document]) -> list[npt.NDArray[np.
 
 @pytest.mark.parametrize("top", [None, 1])
 @pytest.mark.parametrize("batch_size", [1, 3, "auto"])
-@pytest.mark.parametrize("name", thinned([*VARIANTS, PLACES, BAND, CHUNK], (EMPTY, "post_lnorm_zeros", BAND)))
+@pytest.mark.parametrize("name", thinned([*VARIANTS, PLACES, BAND], (EMPTY, "post_lnorm_zeros", BAND)))
 def test_few_shot_documents(name: str, batch_size: BatchSize, top: int | None, golden: Golden, run: list[int]) -> None:
     model = golden(name)
     evaluation, documents = model.evaluation(), few_shot(model, 12, 4 if name == PLACES else 90)
@@ -76,9 +77,9 @@ def test_few_shot_documents(name: str, batch_size: BatchSize, top: int | None, g
         found = log_probs(Scorer(model, evaluation, batch_size, top, prefixes=prefixes), documents)
         for own, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(own, other, rtol=0, atol=0 if batch_size == 1 else OTHER_SLOTS)
-        if name not in (CHUNK, PLACES):
+        if name != PLACES:
             assert sum(run) < whole / 2
-    assert (prefixes.saved > 0) == (name != CHUNK)
+    assert prefixes.saved > 0
 
 
 def test_texts_and_begin_tokens(golden: Golden, run: list[int]) -> None:
@@ -149,6 +150,28 @@ def test_fault_of_the_graph_is_no_unreadable_document(golden: Golden, monkeypatc
     assert next(scorer.tokens([context])).error is not None
 
 
-def test_size() -> None:
+def test_size(golden: Golden) -> None:
     with pytest.raises(OptionError, match="a prefix cache of 0 bytes"):
         PrefixCache(0)
+    model, documents = golden(EMPTY), few_shot(golden(EMPTY), 1)
+    size = model.new_memory(model.evaluation()).nbytes + prefix_cache.ENTRY_BYTES
+    list(model.score(documents, prefixes=(cache := PrefixCache(size))))
+    assert cache.nbytes == size
+    with pytest.raises(OptionError, match=f"a prefix cache of {size - 1:,} bytes, but .* takes {size:,}"):
+        model.score(documents, prefixes=PrefixCache(size - 1))
+
+
+def test_where_nothing_could_be_kept(golden: Golden) -> None:
+    model, whole, cache = golden(EMPTY), golden(CHUNK), PrefixCache(LARGE)
+    with pytest.raises(OptionError, match="each document in one step, or several in batches"):
+        whole.score(few_shot(whole, 1), prefixes=cache)
+    with pytest.raises(OptionError, match="continuous documents"):
+        Scorer(model, model.evaluation(), continuous=True, prefixes=cache)
+    with pytest.raises(ArgumentError, match="expected an xlruntime[.]PrefixCache, found 1000000"):
+        model.score(few_shot(model, 1), prefixes=1_000_000)  # type: ignore[arg-type]
+
+
+def test_fixed_batches(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bundle, "fixed", {"batch": 2})
+    with pytest.raises(OptionError, match="several in batches of a fixed size"):
+        golden(EMPTY).score([], prefixes=PrefixCache(LARGE))

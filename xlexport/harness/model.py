@@ -82,6 +82,8 @@ class XlexportLM(TemplateLM):  # the harness has no types
         self._prefixes = PrefixCache(prefix_cache) if prefix_cache else None
         rows = AUTO_ROWS if self._rows == "auto" else self._rows
         self._scheduler = Scheduler(model, rows, prefixes=self._prefixes, **settings)
+        if self._prefixes is not None:
+            self._prefixes.check(model, self._scheduler.evaluation)
         self._served = ServedModel.of(str(bundle), self._scheduler)
         self._max_gen_toks = max_gen_toks
         rule = model.bundle.tokenizer

@@ -20,6 +20,7 @@ from xlruntime import OptionError, PrefixCache
 from xlruntime.bundle import TextToken
 from xlruntime.documents import Tokenizer, as_ids, check_ids
 from xlruntime.messages import listed, named
+from xlruntime.prefix_cache import carries_memory
 from xlruntime.tokenizers import ByteTokenizer, VocabularyTokenizer
 
 __all__ = ["Models", "ServedModel"]
@@ -131,13 +132,17 @@ class Models:
         """Take at least one bundle.
 
         Raises:
-            OptionError: two have the same name.
+            OptionError: two have the same name, or the cache of prefixes cannot keep any memory.
         """
         self.all = list(served)
         self._by_name = {model.name: model for model in self.all}
         if len(self._by_name) < len(self.all):
             names = ", ".join(named(model.name) for model in self.all)
             raise OptionError(f"two bundles have the same name: {names}.", hint="Rename a folder.")
+        if self.prefixes is not None:
+            several = [(model.scheduler.engine, model.scheduler.evaluation) for model in self.all]
+            for one in [one for one in several if carries_memory(*one)] or several:
+                self.prefixes.check(*one)
 
     @property
     def prefixes(self) -> PrefixCache | None:

@@ -127,7 +127,7 @@ class Model(Engine):
             settings: see `evaluation`.
 
         Raises:
-            ArgumentError: `documents` is one document, not a list.
+            ArgumentError: `documents` is one document, not a list, or `prefixes` is no cache.
             OptionError, TokenError, TextError, OSError: a setting or a document is not usable.
         """
         several = _several(documents, "score")

@@ -24,7 +24,7 @@ from .errors import OptionError
 from .evaluation import EvaluationSettings
 from .memory import Memory
 
-__all__ = ["PrefixCache", "Trail"]
+__all__ = ["PrefixCache", "Trail", "carries_memory"]
 
 EVERY = 256  # tokens after which a memory is kept
 SHORT = (-1).to_bytes(8, "little", signed=True)  # no id: the end of a short step
@@ -67,6 +67,11 @@ class _Entry:
         return self.memory.nbytes + ENTRY_BYTES
 
 
+def carries_memory(engine: Engine, evaluation: EvaluationSettings) -> bool:
+    """Return whether a document has a memory of its own, from which another one can go on."""
+    return not evaluation.full_document and engine.bundle.fixed.get("batch", 1) == 1
+
+
 class PrefixCache:
     """Memories after beginnings of documents, of at most `nbytes` together. Safe to share between threads.
 
@@ -98,6 +103,23 @@ class PrefixCache:
 
     def __repr__(self) -> str:
         return f"PrefixCache({len(self)} memories of {self.nbytes:,} bytes)"
+
+    def check(self, engine: Engine, evaluation: EvaluationSettings) -> None:
+        """Refuse a model of which it could not keep any memory.
+
+        Raises:
+            OptionError: the memory is not that of one document, or is larger than the cache.
+        """
+        if not carries_memory(engine, evaluation):
+            raise OptionError(
+                "a prefix cache: this model reads each document in one step, or several in batches of a fixed size.",
+                hint="Leave it out.",
+            )
+        if (size := engine.new_memory(evaluation).nbytes + ENTRY_BYTES) > self._most:
+            raise OptionError(
+                f"a prefix cache of {self._most:,} bytes, but one memory of this model takes {size:,}.",
+                hint="Give more, or leave it out.",
+            )
 
     def trail(self, engine: Engine, evaluation: EvaluationSettings, purpose: str, step: int, owner: object) -> Trail:
         """Return the trail of a document that begins.

@@ -16,11 +16,12 @@ import numpy.typing as npt
 from .coming_documents import ComingDocuments
 from .documents import Document, Source, TokenPiece, check_length
 from .engine import Engine
-from .errors import OptionError, TextError, XlruntimeError
+from .errors import ArgumentError, OptionError, TextError, XlruntimeError
 from .evaluation import EvaluationSettings
 from .fitting import AUTO, BatchSize, Fitting, Opened, formed, most_rows, rows_of_long
 from .held_text import HeldText
 from .memory import Memory
+from .messages import shown
 from .prefix_cache import PrefixCache
 from .scores import DocumentScore, Sum, TokenScores, total_score
 from .stream import warn_not_finite
@@ -101,6 +102,7 @@ class Scorer:
 
     Raises:
         OptionError: a setting is out of range, or does not apply to this bundle.
+        ArgumentError: `prefixes` is no cache.
 
     Attributes:
         memory, rows, taken: the state that `scorer_state` saves: the memory of the batch (None before the first step),
@@ -129,6 +131,8 @@ class Scorer:
             check_top(engine, top)
         if continuous:
             _check_continuous(engine, evaluation, batch_size, separator)
+        if prefixes is not None:
+            _check_prefixes(engine, evaluation, prefixes, continuous)
         if bos is True or (bos is not None and bos is not False and not 0 <= bos < engine.bundle.vocab_size):
             raise OptionError(f"bos is {bos}, expected 0 to {engine.bundle.vocab_size - 1}, or False for no token.")
         if starts_word is not None and batch_size != 1:
@@ -154,8 +158,7 @@ class Scorer:
         self.spaced = False
         self.held = HeldText()
         self._coming: ComingDocuments | None = None
-        carries = not (continuous or evaluation.full_document or engine.bundle.fixed.get("batch", 1) > 1)
-        self._prefixes = prefixes if carries else None
+        self._prefixes = prefixes
         # One document at a time has the rings of a stream: its scores are those of all runtimes, bit for bit.
         sized = self.batch_size != 1 and not continuous and starts_word is None and self._prefixes is None
         self.fitting = Fitting(evaluation, each=self.batch_size == AUTO, sized=sized)
@@ -524,6 +527,17 @@ def _check_continuous(engine: Engine, evaluation: EvaluationSettings, batch_size
         raise OptionError(
             f"separator: {error.message}", hint="Give another separator, or an empty one for none."
         ) from error
+
+
+def _check_prefixes(engine: Engine, evaluation: EvaluationSettings, prefixes: object, continuous: bool) -> None:
+    """Refuse a cache that is none, or in which nothing could be kept."""
+    if not isinstance(prefixes, PrefixCache):
+        raise ArgumentError(
+            f"prefixes: expected an xlruntime.PrefixCache, found {shown(prefixes)}.", hint="Give PrefixCache(BYTES)."
+        )
+    if continuous:
+        raise OptionError("a prefix cache: continuous documents do not begin afresh.", hint="Leave one of both out.")
+    prefixes.check(engine, evaluation)
 
 
 def _is_space(engine: Engine, token: int) -> bool:
