@@ -123,7 +123,7 @@ class Model(Engine):
                 None: `bundle.tokenizer.begin` before each text, if the tokenizer's own rule puts it there, as
                 `xlexport score` does (`adds_begin`); False: no token. Ids that you give are read as they are.
             prefixes: a cache for several calls, with which equal contexts of documents are read once. Scores are the
-                same, bit for bit with a batch size of 1.
+                same, on a CPU bit for bit with a batch size of 1.
             settings: see `evaluation`.
 
         Raises:

@@ -3,7 +3,7 @@
 A memory is known by a digest of all that it depends on: the bundle, settings with rules, kernels and graphs, its owner,
 and the ids that it has read, a begin token among them. Sums depend on the cuts of a document, if only by rounding. So
 the digest has the ends of short steps, too: a document goes on only from a cut that its own reading makes. Then scores
-are those of a whole reading, bit for bit.
+are those of a whole reading, bit for bit on a CPU without shared steps.
 """
 
 from __future__ import annotations
