@@ -130,7 +130,7 @@ def with_answers(folder: Path, bundle: Bundle, answers: KnownAnswers | None, tel
     if ANSWERS_FILE not in files:
         tell("no known answers: the text or the bundle does not suit")
     elif answers is not None and not answers.certain:
-        tell("known answers with close hashes: on another machine, a difference only warns")
+        tell("rounding may move the known answers: on another machine, a difference only warns")
     return dataclasses.replace(bundle, files=files)
 
 
