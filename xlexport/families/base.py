@@ -28,7 +28,19 @@ if TYPE_CHECKING:
     from xlruntime.memory import Memory
     from xltraining.reformer import LSHTrace
 
-__all__ = ["Architecture"]
+__all__ = ["Architecture", "tensors_in_float64"]
+
+
+def tensors_in_float64(model: Any) -> dict[int, Any]:
+    """Return a memo for `copy.deepcopy`, with which a model's copy is in float64, and never in float32."""
+    from torch.nn import Parameter
+
+    memo: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            exact = tensor.double()
+            memo[id(tensor)] = Parameter(exact, tensor.requires_grad) if isinstance(tensor, Parameter) else exact
+    return memo
 
 
 class Architecture(ABC):
@@ -172,14 +184,7 @@ class Architecture(ABC):
 
     def in_float64(self, model: Any) -> Any | None:
         """Return a copy of a trained model in float64; None if it cannot compute in it, so rounding is not judged."""
-        from torch.nn import Parameter
-
-        memo: dict[int, Any] = {}
-        for tensor in (*model.parameters(), *model.buffers()):  # one after the other: no copy in float32
-            if tensor.is_floating_point():
-                exact = tensor.double()
-                memo[id(tensor)] = Parameter(exact, tensor.requires_grad) if isinstance(tensor, Parameter) else exact
-        return copy.deepcopy(model, memo)
+        return copy.deepcopy(model, tensors_in_float64(model))
 
     def project_memory(self, model: Any, memory: Any, newest: int | None = None) -> Iterable[tuple[str, Tensor]]:
         """Return an eager model's memory in the form of the graphs: name of the input, and rows by age or the state.

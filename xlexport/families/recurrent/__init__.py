@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.families.base import Architecture
+from xlexport.families.base import Architecture, tensors_in_float64
 from xlexport.families.step import FixedSizes, Step
 
 if TYPE_CHECKING:
@@ -73,6 +73,13 @@ class RecurrentArchitecture(Architecture):
         from xlexport.families.recurrent.step import RecurrentStep
 
         return RecurrentStep(model)
+
+    def in_float64(self, model: RecurrentEager) -> RecurrentEager:
+        """Return a copy in float64, also of a user's module that `copy.deepcopy` alone cannot copy."""
+        from xlexport.families.recurrent.own_copy import own_copy
+
+        exact: RecurrentEager = own_copy(model, tensors_in_float64(model))
+        return exact
 
     def possible_ids(self, model: RecurrentEager) -> npt.NDArray[np.int64]:
         """Return the ids whose logits are not -inf after any of the first ids; all ids if there are none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,10 +29,13 @@ def unwrapped(module: Any) -> Any:
     return module
 
 
-def own_copy(module: Any) -> Any:
+def own_copy(module: Any, tensors: Mapping[int, Any] | None = None) -> Any:
     """Return a copy in evaluation mode without gradients; the module itself stays as it is.
 
     Tensors that a graph computed, such as those of old weight norm, are copied without the graph.
+
+    Args:
+        tensors: what the copy has in place of the tensors with these ids.
 
     Raises:
         ExportError: the module is scripted or quantized, has weights without numbers or on another device, or holds
@@ -41,6 +44,7 @@ def own_copy(module: Any) -> Any:
     name = getattr(module, "original_name", type(module).__qualname__)
     held = [value for part in module.modules() for value in vars(part).values()]
     memo: dict[int, Any] = {id(value): value for value in held if isinstance(value, torch.jit.ScriptFunction)}
+    memo |= tensors or {}
     for problem, hint in _problems(module):
         raise ExportError(f"{name}: {problem}.", hint)
     try:
