@@ -24,8 +24,18 @@ os.environ["XDG_CACHE_HOME"] = str(CACHE.folder.parent / "user")  # not the user
 disable_telemetry()
 
 
+CONVERSIONS = {"ids_bundle", "fixed_bundle", "band", "chunk", "paper", "heavy"}  # fixtures that take 10 to 40 seconds
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of `convert` first: a second worker then rarely waits for their bundles."""
+    """Mark tests with slow fixtures as `full`, and sort those of `convert` first: few workers then wait for bundles."""
+    for item in items:
+        names = list(getattr(item, "fixturenames", ()))
+        if "request" in names and (case := getattr(item, "callspec", None)):  # it may ask for them by name
+            names += map(str, case.params.values())
+        if CONVERSIONS.intersection(names):
+            item.add_marker(pytest.mark.full)
     items.sort(key=lambda item: not item.nodeid.startswith("tests/conversion/"))
 
 

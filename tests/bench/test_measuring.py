@@ -153,6 +153,7 @@ def test_a_side_runs_warm_in_a_process_of_its_own() -> None:
         side.close()
 
 
+@pytest.mark.full
 def test_a_side_that_ends_is_an_error() -> None:
     with pytest.raises(SideError, match="side ending ended with status 3"):
         Side(ending)

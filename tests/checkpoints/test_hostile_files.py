@@ -205,6 +205,7 @@ def test_refused_names_are_named_in_a_damaged_file(tmp_path: Path) -> None:
         ("archive, storage of another type's size", "storage '0' in it is missing, or not of the size"),
     ],
 )
+@pytest.mark.full
 def test_problems_of_an_archive_are_reported(name: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(dict(archives())[name])

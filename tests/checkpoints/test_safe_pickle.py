@@ -161,6 +161,7 @@ ODD = ["\ud800", 2**80, -(2**31), 255, 256, 65536, float("inf"), (1, 2, 3, 4)]
 @given(value=plain_values, protocol=PROTOCOLS, dumps=st.sampled_from((pickle.dumps, slow_dumps)))
 @example(value=ODD, protocol=0, dumps=pickle.dumps)
 @example(value=ODD, protocol=4, dumps=slow_dumps)
+@pytest.mark.full
 def test_plain_values_as_pickle_reads_them(
     value: Any, protocol: int, dumps: Callable[[Any, int], bytes], tmp_path: Path
 ) -> None:
@@ -338,6 +339,7 @@ def test_data_after_a_pickle_is_refused(pickled: Callable[..., Any]) -> None:
 
 
 @BOTH_CONTAINERS
+@pytest.mark.full
 def test_tensors_can_be_changed_and_the_file_stays(new: bool, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     torch.save({"a": torch.zeros(1000)}, path, _use_new_zipfile_serialization=new)

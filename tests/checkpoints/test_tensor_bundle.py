@@ -104,6 +104,7 @@ def test_ends_as_table(tmp_path: Path) -> None:
     assert not ends_as_table(tmp_path / "short")
 
 
+@pytest.mark.full
 def test_flipped_bit_anywhere_is_noticed(tmp_path: Path) -> None:
     """Notice every flipped bit, except in the footer's padding, where it changes nothing."""
     write_bundle(tmp_path / "model", TENSORS, per_block=2)

@@ -32,6 +32,7 @@ def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPa
     return text
 
 
+@pytest.mark.full
 def test_demo_as_json(tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "kept"
     shown = invoke("demo", "-o", output, "--json").succeeded()
@@ -72,6 +73,7 @@ def test_demo_ends_with_its_table_and_what_it_wrote(tiny_demo: str, invoke: Invo
     assert re.fullmatch(r"[\d,]+ \(\d+\.\dx\)", rows["eager tokens/s"])
 
 
+@pytest.mark.full
 def test_demo_beside_other_programs_compares_nothing(
     tiny_demo: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +114,7 @@ def test_demo_of_a_vocabulary_names_the_package_it_needs(invoke: Invoke, monkeyp
     assert error == "Error: tokenizers not installed, needed here. Install it: pip install tokenizers."
 
 
+@pytest.mark.full
 def test_demo_says_which_stage_failed(tiny_demo: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "xlexport.commands.demo.SCORE_WITHOUT_TORCH", "import sys; sys.exit('the runtime imported torch')"
@@ -122,6 +125,7 @@ def test_demo_says_which_stage_failed(tiny_demo: str, invoke: Invoke, monkeypatc
     assert not Path("xlexport-demo").exists()
 
 
+@pytest.mark.full
 def test_demo_replaces_only_a_folder_of_its_own(tiny_demo: str, invoke: Invoke, tmp_path: Path) -> None:
     folder = tmp_path / "xlexport-demo"
     folder.mkdir()

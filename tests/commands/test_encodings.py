@@ -48,6 +48,7 @@ def both(tmp_path: Path) -> list[Path]:
         ("generate", ("-n", "4", "--seed", "1", "--json")),
     ],
 )
+@pytest.mark.full
 def test_commands_drop_the_mark(
     command: str, options: tuple[str, ...], bundle: Path, both: list[Path], invoke: Invoke
 ) -> None:
@@ -85,6 +86,7 @@ def test_preparation_training_and_verification_drop_the_mark(bundle: Path, both:
         ("inspect", ()),
     ],
 )
+@pytest.mark.full
 def test_data_are_utf8_whatever_the_code_page(
     name: str,
     options: tuple[str, ...],

@@ -90,6 +90,7 @@ def test_score_of_each_token(bundle: Path, prose: Path, invoke: Invoke) -> None:
 # verify
 
 
+@pytest.mark.full
 def test_verify_as_json(bundle: Path, checkpoint: Path, invoke: Invoke) -> None:
     shown = invoke("verify", bundle, checkpoint, "--json", "--segments", "30", "--threads", "1").succeeded()
     found = shown.object
@@ -99,6 +100,7 @@ def test_verify_as_json(bundle: Path, checkpoint: Path, invoke: Invoke) -> None:
     assert shown.err == ""
 
 
+@pytest.mark.full
 def test_verify_for_people(bundle: Path, checkpoint: Path, prose: Path, invoke: Invoke) -> None:
     settings = ("--text", prose, "--mem-len", "11", "--segment-len", "7", "--set=same_length=true")
     shown = invoke("verify", bundle, checkpoint, *settings).succeeded()
@@ -106,6 +108,7 @@ def test_verify_for_people(bundle: Path, checkpoint: Path, prose: Path, invoke: 
     assert shown.out.splitlines()[-1].split() == ["equal", "yes"]
 
 
+@pytest.mark.full
 def test_verify_fails_on_another_checkpoint(
     bundle: Path, make_checkpoint: Callable[..., Path], invoke: Invoke, tmp_path: Path
 ) -> None:
@@ -119,6 +122,7 @@ def test_verify_fails_on_another_checkpoint(
     assert failure["hint"] == "Make sure that bundle and checkpoint belong together."
 
 
+@pytest.mark.full
 def test_verify_remembers_what_convert_was_told(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
@@ -137,6 +141,7 @@ def test_verify_remembers_what_convert_was_told(
 # convert
 
 
+@pytest.mark.full
 def test_convert_as_json(reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "out"
     options = ("--json", "--mem-len", "11", "--segments", "4", "--threads", "1")
@@ -151,6 +156,7 @@ def test_convert_as_json(reuse_export: None, checkpoint: Path, invoke: Invoke, t
     assert read_bundle(output).settings["mem_len"] == 11
 
 
+@pytest.mark.full
 def test_convert_writes_beside_the_checkpoint_and_replaces_by_force(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
@@ -278,6 +284,7 @@ def test_what_quiet_leaves(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
         assert len(lines) == expected and lines[-1] == "a problem"
 
 
+@pytest.mark.full
 def test_convert_says_which_step_it_is_in(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

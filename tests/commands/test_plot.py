@@ -123,6 +123,7 @@ def test_attention_as_numbers(bundle: Path, checkpoint: Path, invoke: Invoke) ->
         assert sum(head["attention"]) == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.full
 def test_terms_are_drawn_and_printed(
     bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_terms_are_drawn_and_printed(
     assert len(invoke(*line, "--json").succeeded().object["heads"]) == 4
 
 
+@pytest.mark.full
 def test_chosen_heads_are_drawn_and_printed(
     bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def int8(bundle: Path, call: Invoke, tmp_path_factory: pytest.TempPathFactory) -
     return folder, call("quantize", bundle, "-o", folder, *FEW).succeeded()
 
 
+@pytest.mark.full
 def test_report_for_people(int8: tuple[Path, Finished]) -> None:
     folder, done = int8
     rows = done.table
@@ -37,6 +38,7 @@ def test_report_for_people(int8: tuple[Path, Finished]) -> None:
     assert done.err.splitlines()[-1] == f"wrote {folder}"
 
 
+@pytest.mark.full
 def test_json_is_the_manifest(bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "out"
     arguments = ("--dtype", "weight-int8", "--set=keep_float=layers.1.*", "--json", *FEW)
@@ -48,6 +50,7 @@ def test_json_is_the_manifest(bundle: Path, invoke: Invoke, tmp_path: Path) -> N
     assert list(found["kept"]) == PRODUCTS[4:8]
 
 
+@pytest.mark.full
 def test_inspect_shows_precision_and_what_was_kept(bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "out"
     invoke("quantize", bundle, "-o", output, "--dtype", "int8", "--set=keep_float=head*", *FEW).succeeded()
@@ -71,6 +74,7 @@ def test_commands_run_on_a_quantized_bundle(
     assert invoke("bench", folder, "--set=rounds=1", "--set=repeats=1", "--json").succeeded().object["dtype"] == "int8"
 
 
+@pytest.mark.full
 def test_text_is_measured_on_and_named(bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
     texts = [tmp_path / "one.txt", tmp_path / "two.txt"]
     for path in texts:
@@ -80,6 +84,7 @@ def test_text_is_measured_on_and_named(bundle: Path, invoke: Invoke, tmp_path: P
     assert [text["name"] for text in found.succeeded().object["text"]] == ["one.txt", "two.txt"]
 
 
+@pytest.mark.full
 def test_convert_verifies_in_float32_and_then_quantizes(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ LONG = b"It was the best of times, it was the worst of times. " * 9  # 477 bytes
 
 
 @pytest.fixture(scope="module")
-def band(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the Reformer of rule `band`, which reads bytes."""
     folder = tmp_path_factory.mktemp("reformer") / "bundle"
     return with_tokenizer(golden_bundle(BAND), folder, kind="bytes", first_id=2)
@@ -29,47 +29,47 @@ def long(tmp_path: Path) -> Path:
     return path
 
 
-def test_rounds_of_hashing_are_chosen_when_scoring(invoke: Invoke, band: Path, long: Path) -> None:
-    command = ("score", band, long, "--restart", "--json")
+def test_rounds_of_hashing_are_chosen_when_scoring(invoke: Invoke, reformer: Path, long: Path) -> None:
+    command = ("score", reformer, long, "--restart", "--json")
     found = {rounds: invoke(*command, f"--set=n_hashes={rounds}").succeeded().object for rounds in (1, 2, 3)}
     own = invoke(*command).succeeded().object
     assert [score["n_hashes"] for score in found.values()] == [1, 2, 3]
     assert len({score["nats"] for score in found.values()}) == 3
     assert (own["nats"], own["n_hashes"]) == (found[3]["nats"], 3)
-    (expected,) = xlruntime.load(band).score([LONG], n_hashes=1, restart=True)
+    (expected,) = xlruntime.load(reformer).score([LONG], n_hashes=1, restart=True)
     assert found[1]["nats"] == pytest.approx(expected.nats, abs=1e-3)  # threads may add up in another order
 
 
-def test_long_document_is_refused_or_restarts(invoke: Invoke, band: Path, long: Path) -> None:
-    error = invoke("score", band, long).error
+def test_long_document_is_refused_or_restarts(invoke: Invoke, reformer: Path, long: Path) -> None:
+    error = invoke("score", reformer, long).error
     assert f"{long}: more than 201 tokens, but at most 201 are possible" in error
     assert error.endswith("let it begin again every 200 tokens (restart=True, --restart).")
-    tokens = invoke("score", band, "-", "--restart", "--per", "token", stdin=LONG).succeeded().objects
+    tokens = invoke("score", reformer, "-", "--restart", "--per", "token", stdin=LONG).succeeded().objects
     assert [token["index"] for token in tokens] == list(range(1, 477))
     assert [token["context"] for token in tokens][198:203] == [13, 13, 1, 2, 3]
     assert "".join(token["token"] for token in tokens) == LONG[1:].decode()
 
 
-def test_corpus_is_evaluated_with_restarts(invoke: Invoke, band: Path, long: Path) -> None:
-    assert "streams of 477 tokens" in invoke("evaluate", band, long, "--protocol", "document").error
-    found = invoke("evaluate", band, long, "--protocol", "document", "--restart", "--set=n_hashes=2", "--json")
+def test_corpus_is_evaluated_with_restarts(invoke: Invoke, reformer: Path, long: Path) -> None:
+    assert "streams of 477 tokens" in invoke("evaluate", reformer, long, "--protocol", "document").error
+    found = invoke("evaluate", reformer, long, "--protocol", "document", "--restart", "--set=n_hashes=2", "--json")
     score = found.succeeded().object
-    expected = invoke("score", band, long, "--restart", "--set=n_hashes=2", "--json").succeeded().object
+    expected = invoke("score", reformer, long, "--restart", "--set=n_hashes=2", "--json").succeeded().object
     assert score["nats"] == pytest.approx(expected["nats"], abs=1e-2)  # other segments: rounding of 476 tokens
     assert (score["n_hashes"], score["restart"]) == (2, True)
-    shown = invoke("evaluate", band, long, "--protocol", "document", "--restart").succeeded().out
+    shown = invoke("evaluate", reformer, long, "--protocol", "document", "--restart").succeeded().out
     assert "n_hashes 3, first memory empty, restart at the last position" in shown
 
 
-def test_continuation_restarts(invoke: Invoke, band: Path) -> None:
+def test_continuation_restarts(invoke: Invoke, reformer: Path) -> None:
     prompt = LONG[:190].decode()
-    invoke("generate", band, prompt, "-n", "11", "--seed", "0").succeeded()
-    error = invoke("generate", band, prompt, "-n", "12").error
+    invoke("generate", reformer, prompt, "-n", "11", "--seed", "0").succeeded()
+    error = invoke("generate", reformer, prompt, "-n", "12").error
     assert "the document with 12 tokens more: 202 tokens, but at most 201 are possible" in error
     ids = {}
     for rounds in ("1", "3"):
         options = ("-n", "40", "--restart", f"--set=n_hashes={rounds}", "--temperature", "0", "--json")
-        ids[rounds] = invoke("generate", band, prompt, *options).succeeded().object["ids"]
+        ids[rounds] = invoke("generate", reformer, prompt, *options).succeeded().object["ids"]
     assert len(ids["1"]) == len(ids["3"]) == 40
     assert ids["1"] != ids["3"]
 

@@ -84,6 +84,7 @@ def test_every_command_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", thinned(COMMANDS, ["score"]))
+@pytest.mark.full
 def test_command_alone_among_hostile_files(name: str, bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
     if name in NEEDS and missing_packages(NEEDS[name]):
         pytest.skip(f"the extra {NEEDS[name]} is not installed")

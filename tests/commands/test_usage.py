@@ -311,6 +311,7 @@ def offered(shell: str, words: list[str], folder: Path, script: str) -> list[str
 
 
 @pytest.mark.parametrize("shell", ["bash", pytest.param("fish", marks=pytest.mark.full)])
+@pytest.mark.full
 def test_shell_offers_commands_and_options(shell: str, invoke: Invoke, shell_folder: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")

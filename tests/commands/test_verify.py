@@ -25,6 +25,7 @@ class Mine:
 """
 
 
+@pytest.mark.full
 def test_exit_statuses(
     bundle: Path,
     checkpoint: Path,

@@ -30,6 +30,7 @@ def bundle_of(reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Pa
 BundleOf = Callable[..., tuple[Path, str]]
 
 
+@pytest.mark.full
 def test_words(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
     bundle, said = bundle_of(WORDS)
     assert "Vocabulary of 256 words, between white space, in text that is tokenized already, <eos> after" in said
@@ -47,10 +48,12 @@ def test_words(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
     assert "vocabulary lacks" in per_token.err
 
 
+@pytest.mark.full
 def test_style_is_passed_on(bundle_of: BundleOf) -> None:
     assert "Vocabulary of 256 words, lower-cased, between" in bundle_of(WORDS, "--set=vocab_style=ptb")[1]
 
 
+@pytest.mark.full
 def test_text_without_a_symbol_is_reported_once_for_each_document(
     bundle_of: BundleOf, invoke: Invoke, tmp_path: Path
 ) -> None:
@@ -69,6 +72,7 @@ def test_text_without_a_symbol_is_reported_once_for_each_document(
     assert f"{tmp_path / 'c'}: ',' in line 2 not in the vocabulary of 256 characters" in refused.error
 
 
+@pytest.mark.full
 def test_newlines_that_are_read_as_spaces_are_reported(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "it.txt").write_text("the sea\nof the sea\n", "utf-8")
     said = "The tokenizer reads newlines as spaces"
@@ -77,6 +81,7 @@ def test_newlines_that_are_read_as_spaces_are_reported(bundle_of: BundleOf, invo
         assert (said in invoke("score", bundle, tmp_path / "it.txt").succeeded().err) == told
 
 
+@pytest.mark.full
 def test_generated_words_go_on_with_the_prompt(bundle_of: BundleOf, invoke: Invoke) -> None:
     bundle, _ = bundle_of(WORDS)
     options = ("--max-tokens", "3", "--seed", "1")

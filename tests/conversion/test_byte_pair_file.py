@@ -20,6 +20,7 @@ def fields() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", [4_000_000_000, -7, "x", None, 2.5])
+@pytest.mark.full
 def test_ids_that_no_table_has_give_no_file(number: Any, fields: dict[str, Any]) -> None:
     """Check that a number in the file is never a size of memory."""
     assert byte_pair_file(json.dumps(fields).encode()) is not None

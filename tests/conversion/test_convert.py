@@ -52,6 +52,7 @@ BOTH = ["bytes_bundle", "ids_bundle"]
 
 
 @pytest.mark.parametrize("name", [*BOTH, "band"])
+@pytest.mark.full
 def test_published_bundle_has_passed(name: str, request: pytest.FixtureRequest) -> None:
     converted: Converted | ConvertedReformer = request.getfixturevalue(name)
     report = converted.report
@@ -165,6 +166,7 @@ def idle(source: SourceCheckpoint) -> SourceCheckpoint:
     return dataclasses.replace(source, build_model=lambda: pytest.fail("no work may begin"))
 
 
+@pytest.mark.full
 def test_tokenizer_file_becomes_part_of_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
     tokenizers, path = pytest.importorskip("tokenizers"), tmp_path / "words.json"
     words = ["[UNK]", "the", "of", "is", *(f"word{number}" for number in range(246))]
@@ -179,6 +181,7 @@ def test_tokenizer_file_becomes_part_of_the_bundle(reuse_export: None, bytes_bun
     assert [*stream.feed("the word7 is").tokens.tolist(), *stream.flush().tokens.tolist()] == [11, 3]
 
 
+@pytest.mark.full
 def test_text_to_verify_on(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
     text, output = tmp_path / "text", tmp_path / "bundle"
     text.touch()
@@ -239,6 +242,7 @@ WEIGHTS = [
 ]
 
 
+@pytest.mark.full
 def test_chosen_settings_stay_with_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
     source = dataclasses.replace(bytes_bundle.source, notes=("Segments are 8 tokens.", "The optimizer is left out."))
     told: list[str] = []
@@ -251,6 +255,7 @@ def test_chosen_settings_stay_with_the_bundle(reuse_export: None, bytes_bundle: 
 
 
 @pytest.mark.parametrize("weight", thinned(WEIGHTS, WEIGHTS[1:6:2]))
+@pytest.mark.full
 def test_other_weights_are_not_published(
     weight: str, reuse_export: None, bytes_bundle: Converted, tmp_path: Path
 ) -> None:
@@ -269,6 +274,7 @@ def test_other_weights_are_not_published(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, MemoryError])
+@pytest.mark.full
 def test_failure_while_verifying_leaves_the_old_bundle(
     error: type[BaseException], reuse_export: None, bytes_bundle: Converted, tmp_path: Path
 ) -> None:
@@ -313,6 +319,7 @@ def test_full_disk_leaves_nothing(reuse_export: None, bytes_bundle: Converted, s
 
 
 @pytest.mark.usefixtures("cached_exports")
+@pytest.mark.full
 def test_model_without_memory_scores_each_segment_alone(tmp_path: Path) -> None:
     model = tiny_model(mem_len=0)
     save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict())

@@ -39,6 +39,7 @@ IDS = np.random.default_rng(5).integers(0, 30, 700)
 
 
 @pytest.mark.usefixtures("cached_exports")
+@pytest.mark.full
 def test_graphs_of_whole_documents_have_feed_forward_blocks_in_chunks(tmp_path: Path) -> None:
     model = tiny_reformer(dataclasses.replace(PAPER, ff_chunk=5, attn_layers=("lsh",)))
     save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict())
@@ -79,6 +80,7 @@ def test_manifest_says_how_a_band_is_evaluated(band: ConvertedReformer) -> None:
     }
 
 
+@pytest.mark.full
 def test_manifest_says_how_whole_documents_are_evaluated(chunk: ConvertedReformer) -> None:
     bundle = read_bundle(chunk.folder)
     assert bundle.settings.to_dict() == {"segment_len": 128, "restart": False, "n_hashes": 2}
@@ -125,6 +127,7 @@ def reuse_band(band: ConvertedReformer, reuse_graphs: Callable[[Path], None]) ->
     reuse_graphs(band.folder)
 
 
+@pytest.mark.full
 def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: ConvertedReformer, tmp_path: Path) -> None:
     options = ConversionOptions.of(tokenizer="none", segment_len=16, mem_len=9, restart=True, segments=6)
     report = convert(band.source, tmp_path / "bundle", options).report
@@ -271,6 +274,7 @@ def test_inspect_of_a_checkpoint(band: ConvertedReformer) -> None:
     ("name", "segment_len"),
     [("band", 8), *(pytest.param(*rest, marks=pytest.mark.full) for rest in (("band", 40), ("chunk", 128)))],
 )
+@pytest.mark.full
 def test_bench_against_the_eager_model(name: str, segment_len: int, request: pytest.FixtureRequest) -> None:
     converted: ConvertedReformer = request.getfixturevalue(name)
     checkpoint = converted.folder.parent / "checkpoint.pt"

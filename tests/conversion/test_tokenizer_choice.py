@@ -181,6 +181,7 @@ def test_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
         choose_tokenizer(source_of(20, None), str(tmp_path))
 
 
+@pytest.mark.full
 def test_vocabulary_becomes_part_of_the_bundle(
     reuse_export: None, bytes_bundle: Converted, write: Write, tmp_path: Path
 ) -> None:
@@ -216,6 +217,7 @@ def bundle_of(vocabulary: Vocabulary) -> Any:
     ],
     ids=lambda vocabulary: vocabulary.kind,
 )
+@pytest.mark.full
 def test_real_text_verifies_as_far_as_the_vocabulary_has_it(vocabulary: Vocabulary) -> None:
     tokenizer = VocabularyTokenizer(vocabulary)
     ids = verify_ids(bundle_of(vocabulary), tokenizer, None)

@@ -89,6 +89,7 @@ def test_only_inputs_that_changed_are_copied(captured: Model, monkeypatch: pytes
     assert len(updates) == 3 * len(("tokens", "targets"))
 
 
+@pytest.mark.full
 def test_closed_session_leaves_nothing_behind(captured: Model) -> None:
     before = set(threading.enumerate())
     stream = captured.stream()

@@ -73,6 +73,7 @@ def open_strictly(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", ["band", "paper", "chunk"])
+@pytest.mark.full
 def test_strict_device_as_the_table_places_nodes(
     rule: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +96,7 @@ def test_strict_device_on_cuda(rule: str, request: pytest.FixtureRequest) -> Non
     open_strictly(folder)
 
 
+@pytest.mark.full
 def test_loops_and_no_loops_agree_over_300_carried_segments(band: ConvertedReformer) -> None:
     model, S, purposes = band.open(), 3, ("score_batched", "score")
     memories = [model.new_memory(model.evaluation(), 2) for _ in purposes]

@@ -56,6 +56,7 @@ def test_sort_and_gather_are_nodes_outside_of_functions(purpose: str, folder: Pa
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.full
 def test_scores_depend_on_sort_and_gather(operator: str, folder: Path, tmp_path: Path) -> None:
     """Replace the body of a function in a copy of the bundle: nothing behind it may sort or gather again."""
     other = with_another_body(folder, tmp_path / "copy", operator)

@@ -111,6 +111,7 @@ def step_of(compute: Callable[[torch.Tensor], torch.Tensor], batch_size: int = 2
     return LoneStep(compute, [x], [StepTensor("y", "float32", ("batch", "segment"))], [torch.zeros(batch_size, 3)])
 
 
+@pytest.mark.full
 def test_smallest_step(tmp_path: Path) -> None:
     written = export_onnx(step_of(doubling), tmp_path)
     outputs = {"y": Tensor("float32", ("batch", "segment"))}
@@ -120,6 +121,7 @@ def test_smallest_step(tmp_path: Path) -> None:
     assert np.array_equal(run(session(tmp_path / "score.onnx"), {"x": x})["y"], 2 * x)
 
 
+@pytest.mark.full
 def test_axis_that_tracing_has_fixed_is_refused(tmp_path: Path) -> None:
     """Check the error, because torch is silent and the spec's names would hide the fixed axis in the saved file."""
     with pytest.raises(ExportError, match=r"must stay free: x \(1, 'segment'\), expected \('batch', 'segment'\); y"):
@@ -135,6 +137,7 @@ def test_axis_that_tracing_has_fixed_is_refused(tmp_path: Path) -> None:
         (export_programs, "Convert with --to onnx instead, and report this"),
     ],
 )
+@pytest.mark.full
 def test_step_that_torch_cannot_export(export: Callable[[Step, Path], object], hint: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=rf"^torch .* could not [^(]+ step.* \(.+\)\. {hint}") as caught:
         export(step_of(branching), tmp_path)

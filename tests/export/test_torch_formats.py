@@ -113,6 +113,7 @@ def walk(model: Model, purpose: str, ids: npt.NDArray[np.int64], capacity: int) 
 
 @pytest.mark.parametrize(("batch_size", "capacity"), [(1, 28), (3, 40)])
 @pytest.mark.parametrize("purpose", ["score", "generate", "detail"])
+@pytest.mark.full
 def test_same_numbers_as_the_onnx_bundle(made: Made, purpose: str, batch_size: int, capacity: int) -> None:
     ids = np.random.default_rng(batch_size).integers(0, 20, (batch_size, sum(LENGTHS) + 1))
     found, expected = (

@@ -81,6 +81,7 @@ def test_one_head_of_one_number(name: str, tmp_path: Path) -> None:
     ).report.passed
 
 
+@pytest.mark.full
 def test_state_behind_a_head_of_zeros(tmp_path: Path) -> None:
     model = Decay()
     model.head.weight.data.zero_()

@@ -63,6 +63,7 @@ def test_version_license_and_backend_are_those_of_xlexport() -> None:
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("example", ["stream.c", "stream.cpp", "xlscore.c"])
+@pytest.mark.full
 def test_headers_fit_the_examples(example: str) -> None:
     language = ["-x", "c"] if example.endswith(".c") else ["-std=c++17"]
     warnings = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only"]

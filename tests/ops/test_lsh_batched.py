@@ -58,6 +58,7 @@ def band_inputs(B: int, H: int, R: int, C: int, S: int, d: int, rounds: int, see
     d=st.integers(1, 5),
     data=st.data(),
 )
+@pytest.mark.full
 def test_band_bodies(sizes: tuple[int, int, int], C: int, W: int, d: int, data: st.DataObject) -> None:
     """Compare bodies on rows fewer than a chunk, parts of chunks, batches, one round, and rounds that do not count."""
     S, rounds, seed = (data.draw(st.integers(low, high)) for low, high in ((1, C), (0, sizes[2]), (0, 99)))
@@ -79,6 +80,7 @@ def test_band_bodies(sizes: tuple[int, int, int], C: int, W: int, d: int, data: 
     seed=st.integers(0, 99),
 )
 @example(sizes=(2, 2, 3), T=4, W=4, before=1, factor=2, short=True, seed=0)
+@pytest.mark.full
 def test_chunk_bodies(
     sizes: tuple[int, int, int], T: int, W: int, before: int, factor: int, short: bool, seed: int
 ) -> None:
@@ -92,6 +94,7 @@ def test_chunk_bodies(
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.full
 def test_lsh_attention_with_its_body_swapped(case: Case) -> None:
     given = [tensor.numpy() for tensor in case.inputs()]
     wanted, found = both("LSHAttention", given, 2, chunk_length=case.W, n_buckets=case.n_buckets)

@@ -59,6 +59,7 @@ SIMPLE = settings(deadline=None, max_examples=60)
 @example(leading=[2], N=65536, largest=32)
 @example(leading=[], N=1 << 19, largest=8192)  # as in the Crime and Punishment model: keys are beyond 32 bits
 @example(leading=[], N=1 << 20, largest=8192)
+@pytest.mark.full
 def test_sort_against_numpy(leading: list[int], N: int, largest: int) -> None:
     """Sort ids of both signs, many of them equal, in any layout in memory."""
     buckets = random_ids(*leading, N, low=-largest // 2, high=largest)
@@ -152,6 +153,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StepGraphs
 @pytest.mark.parametrize(
     ("purpose", "used"), [("score", ["LSHGather", "LSHSort"]), ("detail", ["LSHSort"]), ("generate", [])]
 )
+@pytest.mark.full
 def test_file_has_nodes_and_bodies(purpose: str, used: list[str], exported: tuple[Path, StepGraphs]) -> None:
     folder, _ = exported
     model = onnx.load(folder / f"{purpose}.onnx")

@@ -65,6 +65,7 @@ def test_all_places_of_a_module_are_replaced_and_share_weights() -> None:
 
 
 @KINDS
+@pytest.mark.full
 def test_onnx_against_torch_at_any_size(kind: Kind, tmp_path: Path) -> None:
     rnn = kind(D, H, 2).eval()
     replaced, count = replace_rnns(copy.deepcopy(rnn)), 2 if kind is nn.LSTM else 1

@@ -96,6 +96,7 @@ def is_equal(case: str, result: npt.NDArray[np.generic], expected: npt.NDArray[n
     return bool(np.all((is_close & has_sign) | (np.isnan(result) & np.isnan(expected))))
 
 
+@pytest.mark.full
 def test_operators_equal_those_of_torch(tmp_path: Path) -> None:
     cases = [case.strip() for case in CASES.replace("\n", ";").split(";") if case.strip()]
     values = inputs()
@@ -125,6 +126,7 @@ def test_operators_equal_those_of_torch(tmp_path: Path) -> None:
         ),
     ],
 )
+@pytest.mark.full
 def test_operators_that_graphs_cannot_have_are_refused(compute: object, what: str, tmp_path: Path) -> None:
     tensors = {"x": torch.zeros(3, 4)}
     with pytest.raises(OperatorError, match=what):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.helpers.tiers import thinned
 from tests.helpers.tiny import RingDriver
 from tests.oracles.comparison import Difference, Figures, eager_difference
-from tests.oracles.configurations import TABLE, Configuration
+from tests.oracles.configurations import REPRESENTATIVES, TABLE, Configuration
 from tests.oracles.huggingface import Oracle
 from xlexport.families.transformer_xl.step import TransformerXLStep
 from xltraining.checkpoint import Checkpoint, build_model
 from xltraining.transformer_xl import TransformerXL
 
-every_configuration = pytest.mark.parametrize("configuration", TABLE, ids=str)
+every_configuration = pytest.mark.parametrize("configuration", thinned(TABLE, REPRESENTATIVES), ids=str)
 batch_sizes = pytest.mark.parametrize("batch_size", [1, 3])
 
 

@@ -162,6 +162,7 @@ def test_any_segments_against_the_whole_forward(name: str, ids: Tensor, tmp_path
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("mamba")])
 @torch.inference_mode()
+@pytest.mark.full
 def test_any_segments_against_the_equations_of_mamba_ssm(name: str, ids: Tensor, tmp_path: Path) -> None:
     write(tmp_path, name)
     compare(load(tmp_path).build_model(), authors(tmp_path, name, ids), {}, ids)
@@ -186,6 +187,7 @@ def file_tensors() -> State:
 
 
 @torch.inference_mode()
+@pytest.mark.full
 def test_rwkv7(package: Any, ids: Tensor, tmp_path: Path) -> None:
     torch.save(file_tensors(), tmp_path / "model.pth")
     source = load(tmp_path / "model.pth")
@@ -331,6 +333,7 @@ def test_sizes_come_from_the_tensors(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mamba", "mamba2", "mamba2, 8 groups"])
 @torch.inference_mode()
+@pytest.mark.full
 def test_folders_of_mamba_ssm(name: str, ids: Tensor, tmp_path: Path) -> None:
     write(tmp_path, name)
     case = CASES[name]
@@ -397,6 +400,7 @@ def of_fla(name: str, tensor: Tensor) -> tuple[str, Tensor]:
 
 
 @torch.inference_mode()
+@pytest.mark.full
 def test_tuned_states_of_rwkv7(package: Any, ids: Tensor, tmp_path: Path) -> None:
     torch.save(file_tensors(), tmp_path / "model.pth")
     states = {f"blocks.{layer}.att.time_state": torch.randn(3, 16, 16) for layer in range(3)}

@@ -43,6 +43,7 @@ def random_segments(n_token: int, batch_size: int = 2, S: int = 6, count: int = 
 @pytest.mark.parametrize("same_length", [False, True])
 @pytest.mark.parametrize("S", [1, 4, 6, 11])
 @torch.no_grad()
+@pytest.mark.full
 def test_distances_that_the_oracle_attends_to(S: int, same_length: bool, window_extra: int, first_memory: Any) -> None:
     """Compare the mask with its definition, distance by distance, while the memory fills and afterwards."""
     config = replace(BASE, same_length=same_length, window_extra=window_extra, first_memory=first_memory)

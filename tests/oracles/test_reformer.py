@@ -73,6 +73,7 @@ def small(**settings: Any) -> ReformerCase:
     ],
     ids=["huggingface", "huggingface-plain", "reformer_pytorch", "reformer_pytorch-axial"],
 )
+@pytest.mark.full
 def test_every_tensor_shows_in_the_logits(oracle: ReformerOracle, tmp_path: Path) -> None:
     """Check that a change of 1 % of any tensor is over tolerance; rotations change by rows, as 1 % has no effect."""
     tokens = document(oracle, 2, getattr(oracle, "settings", {}).get("max_seq_len", 100))

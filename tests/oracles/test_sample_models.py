@@ -135,6 +135,7 @@ def sample(name: str) -> Any:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in MODELS.glob("*.py")))
 @torch.inference_mode()
+@pytest.mark.full
 def test_sample_model_against_its_library(name: str) -> None:
     package, oracle = ORACLES[name]
     pytest.importorskip(package)

@@ -40,6 +40,7 @@ def rounded(source: Converted, tmp_path_factory: pytest.TempPathFactory) -> Mode
     return load(folder, threads=1)
 
 
+@pytest.mark.full
 def test_memories_are_integers_with_a_scale_a_row(rounded: Model, source: Converted) -> None:
     exact = load(source.folder, threads=1)
     kinds = {entry.input: (entry.dtype, len(entry.shape)) for entry in rounded.bundle.memory}
@@ -54,6 +55,7 @@ def test_memories_are_integers_with_a_scale_a_row(rounded: Model, source: Conver
         assert set(nodes) == {"RelativeAttentionInt8", "QuantizeRows"}
 
 
+@pytest.mark.full
 def test_scores_are_near_and_the_bundle_verifies(rounded: Model, source: Converted) -> None:
     exact = load(source.folder, threads=1)
     ids = random_ids(90, seed=3, vocab_size=256)
@@ -65,6 +67,7 @@ def test_scores_are_near_and_the_bundle_verifies(rounded: Model, source: Convert
 
 
 @pytest.mark.parametrize("dtype", ["weight-int8", "weight-int4"])
+@pytest.mark.full
 def test_memories_are_integers_beside_blocks_of_weights(dtype: str, source: Converted, tmp_path: Path) -> None:
     ids, scores = random_ids(90, seed=3, vocab_size=256), list[npt.NDArray[np.float32]]()
     for memory_dtype in ("int8", "float32"):
@@ -102,6 +105,7 @@ def test_rows_restart_and_streams_are_restored(rounded: Model, tmp_path: Path) -
         (BAND, "score.onnx has no operator RelativeAttention"),
     ],
 )
+@pytest.mark.full
 def test_memories_that_stay_float32_are_named(name: str, why: str, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text(" ".join(map(str, random_ids(2100, seed=3, vocab_size=40))))
@@ -112,6 +116,7 @@ def test_memories_that_stay_float32_are_named(name: str, why: str, tmp_path: Pat
     assert {entry.dtype for entry in load(tmp_path / "out").bundle.memory} <= {"float32", "int32"}
 
 
+@pytest.mark.full
 def test_memories_can_be_kept(source: Converted, tmp_path: Path) -> None:
     report = quantize(source.folder, tmp_path / "out", replace(OPTIONS, keep_float=("memories",)))
     assert (report.memory_dtype, report.memory_kept, report.kept) == ("float32", "asked for", {})

@@ -126,6 +126,7 @@ def test_a_stored_file_is_opened_as_on_this_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.full
 def test_inputs_and_output_in_a_store_are_as_on_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ending: str
 ) -> None:

@@ -36,6 +36,7 @@ def test_graph_of_a_stranger_is_refused(command: str, invoke: Invoke, tmp_path: 
 
 
 @pytest.mark.parametrize("value", [HOSTILE, 10**4000, {HOSTILE: HOSTILE}, [HOSTILE[:999]] * 600, [1, [None]]], ids=type)
+@pytest.mark.full
 def test_inspect_prints_bounded_lines_or_one_error(value: object, invoke: Invoke, tmp_path: Path) -> None:
     stranger = shutil.copytree(golden_bundle(EMPTY), tmp_path / "bundle")
     before = (stranger / "bundle.json").read_text()

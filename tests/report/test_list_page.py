@@ -160,6 +160,7 @@ def test_one_document_with_two_bundles(invoke: Invoke, prose: Path) -> None:
     assert page.about["title"] == "Times"
 
 
+@pytest.mark.full
 def test_bundles_of_other_tokenizers_are_compared_where_both_score_whole_words(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:

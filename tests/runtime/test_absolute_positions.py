@@ -76,6 +76,7 @@ def test_feeds_may_end_anywhere_about_a_restart(band_model: Model, ids: Ids, clo
 
 
 @pytest.mark.parametrize("fed", [0, 1, 5, 150, 199, 200, 201, 202, 430])
+@pytest.mark.full
 def test_saved_stream_restarts_at_the_same_place(
     fed: int, band_model: Model, ids: Ids, tmp_path: Any, close: Close
 ) -> None:
@@ -120,6 +121,7 @@ def alone(length: int) -> tuple[Ids, Scores]:
 
 @pytest.mark.parametrize("segment_len", [8, 7, 64, 300])
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 20])
+@pytest.mark.full
 def test_ragged_batch_restarts_row_by_row(batch_size: int, segment_len: int, band_model: Model, close: Close) -> None:
     """Short documents leave rows idle for far more steps than there are positions."""
     lengths = (5, 777, 777, 1, 150, 201, 202, 2, 399, 400, 401, 402, 60)

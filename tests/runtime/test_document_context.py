@@ -200,6 +200,7 @@ def test_separator_that_the_vocabulary_lacks(no_text_model: Model, tmp_path: Pat
 @pytest.mark.parametrize(
     "options", [{"batch_size": 2}, {"continuous": True, "separator": "\n"}, {"continuous": True, "separator": " – "}]
 )
+@pytest.mark.full
 def test_resumed_after_each_step(options: dict[str, Any], bytes_model: Model) -> None:
     documents = [
         Document("a", TEXT.strip(), context=CONTEXT),

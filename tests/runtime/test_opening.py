@@ -29,6 +29,7 @@ def test_unknown_option_of_load_is_named(bytes_model: Model) -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.full
 def test_nothing_is_shown_unless_an_application_asks(asked: bool, bytes_model: Model) -> None:
     line = [sys.executable, "-c", (SHOW if asked else "") + USE, str(bytes_model.folder)]
     done = subprocess.run(line, capture_output=True, text=True, check=True)

@@ -43,6 +43,7 @@ def shares(sampling: Sampling, draws: int = 4000) -> list[float]:
         (Sampling(top_k=3, min_p=0.29, seed=0), [0, 10 / 19, 3 / 19, 6 / 19]),
     ],
 )
+@pytest.mark.full
 def test_tokens_are_drawn_by_their_probabilities(sampling: Sampling, expected: Any) -> None:
     found = shares(sampling)
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.03)

@@ -41,6 +41,7 @@ def saved(bytes_model: Model, random_ids: RandomIds, tmp_path: Path) -> Path:
     return tmp_path / "saved.state"
 
 
+@pytest.mark.full
 def test_restored_stream_is_bit_equal_in_a_new_process(variant: Model, random_ids: RandomIds, tmp_path: Path) -> None:
     ids = random_ids(400, vocab_size=variant.bundle.vocab_size)
     np.save(tmp_path / "ids.npy", ids)
@@ -84,6 +85,7 @@ def test_restored_with_more_capacity_is_close(
 
 @pytest.mark.parametrize("capacity", [13, 19])
 @pytest.mark.parametrize("fed", FED)
+@pytest.mark.full
 def test_restored_with_less_capacity_is_close(
     fed: int, capacity: int, model: Model, random_ids: RandomIds, close: Close, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def stopped_at_each_step(model: Model, documents: list[Document], options: dict[
     ),
 )
 @pytest.mark.parametrize("name", ["post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "reformer_band"])
+@pytest.mark.full
 def test_saved_after_any_step(name: str, options: dict[str, Any], golden: Golden, random_ids: RandomIds) -> None:
     model = golden(name)
     lengths = (45, 1, 60, 2, 9) if name == "reformer_band" else LENGTHS

@@ -156,6 +156,7 @@ def check_against(parts: list[TokenScores], ids: Ids, expected: Iterator[npt.NDA
         np.testing.assert_allclose(own[top_ids[place]], top_log_probs[place], rtol=0, atol=NEAR)
 
 
+@pytest.mark.full
 def test_detail_against_brute_force(variant: Model, random_ids: RandomIds) -> None:
     ids = random_ids(70, vocab_size=variant.bundle.vocab_size)
     settings: dict[str, Any] = {} if variant.bundle.settings["same_length"] else {"segment_len": 1}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from tests.runtime.conftest import RandomIds
 from xlruntime import Model, Sampling, load
@@ -24,6 +25,7 @@ def walk(model: Model, ids: npt.NDArray[np.int64], number: int) -> list[Any]:
     return [np.concatenate(scores), drawn, totals]
 
 
+@pytest.mark.full
 def test_streams_in_many_threads_equal_each_alone(model: Model, random_ids: RandomIds) -> None:
     documents = [random_ids(200 + 37 * number, seed=number) for number in range(THREADS)]
     expected = [walk(model, document, number) for number, document in enumerate(documents)]
@@ -42,6 +44,7 @@ def test_streams_in_many_threads_equal_each_alone(model: Model, random_ids: Rand
         assert totals == wanted[2]
 
 
+@pytest.mark.full
 def test_streams_that_alternate_equal_each_alone(model: Model, random_ids: RandomIds) -> None:
     """Use more capacities than a model keeps positional keys for."""
     ids = random_ids(120)

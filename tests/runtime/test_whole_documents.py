@@ -76,6 +76,7 @@ def test_longer_documents_are_read_in_parts(segment_len: int | None, chunk_model
 
 
 @pytest.mark.parametrize(("prompt", "restart"), [(1, False), (20, False), (60, False), (90, True), (97, True)])
+@pytest.mark.full
 def test_continuation_is_the_likeliest_of_the_whole_prefix(
     prompt: int, restart: bool, chunk_model: Model, ids: Ids
 ) -> None:

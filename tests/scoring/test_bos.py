@@ -43,6 +43,7 @@ def test_first_word_without_a_score_is_empty(score: Score, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("options", [(), ("--batch-size", "2"), ("--segment-len", "3"), ("--top", "0")], ids=" ".join)
+@pytest.mark.full
 def test_token_before_a_document_scores_all_of_it(
     options: tuple[str, ...], bundle: Path, score: Score, texts: list[Path]
 ) -> None:
@@ -151,6 +152,7 @@ def test_begin_token_comes_before_texts_and_not_before_ids(bundle: Path, tmp_pat
         scored(text, True)
 
 
+@pytest.mark.full
 def test_lines_show_their_texts(score: Score) -> None:
     lines = score("-", "--per", "line", stdin=TEXT.encode()).succeeded().objects
     assert [record["text"] for record in lines] == [line.rstrip("\r\n") for line in TEXT.splitlines()]

@@ -65,6 +65,7 @@ def expected(predict: Predict, ids: list[int], texts: Mapping[int, str], bos: in
 
 @pytest.mark.parametrize("name", ["post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "reformer_band"])
 @pytest.mark.parametrize("text", [TEXT, TEXT + "end", "one", " \n one  two", "a|b c"])
+@pytest.mark.full
 def test_bytes_against_full_distributions(name: str, text: str, score: Score, tmp_path: Path) -> None:
     bundle, first = golden_bundle(name), 2 if name == "reformer_band" else 0
     if first:
@@ -195,6 +196,7 @@ def test_models_without_ends_of_words(words_bundle: Callable[..., Path], score: 
     assert "Error: " in score("-", *options, stdin=b"the end", bundle=whole).error
 
 
+@pytest.mark.full
 def test_document_of_the_longest_length_has_no_last_end(tmp_path: Path, score: Score) -> None:
     """Leave the last word empty if the model has no position left to predict what follows it."""
     bundle = with_tokenizer(golden_bundle("reformer_band"), tmp_path / "bytes.bundle", kind="bytes", first_id=2)

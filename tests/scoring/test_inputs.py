@@ -57,6 +57,7 @@ def test_folder_without_a_document(
         assert f"no documents found; looked for {looked_for}" in shown.err.splitlines()[1]
 
 
+@pytest.mark.full
 def test_bundle_is_no_folder_of_texts(score: Score, bundle: Path, texts: list[Path]) -> None:
     shown = score(bundle)
     expected = f"Error: {bundle}: a bundle, not a folder of texts. BUNDLE comes first, then the documents.\n"

@@ -60,6 +60,7 @@ def read(document: Document) -> bytes:
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["text", "ids"])
+@pytest.mark.full
 def test_document_that_is_kept_is_read_up_to_the_limit(ids: bool, tmp_path: Path, peak: Callable[[], int]) -> None:
     path = tmp_path / "packed"
     path.write_bytes(gzip.compress(b"7 " * (32 * MIB) if ids else b"a" * (64 * MIB)))
@@ -99,6 +100,7 @@ def test_plain_text_is_read_at_constant_memory(
     assert peak() < 8 * MIB
 
 
+@pytest.mark.full
 def test_word_without_end_is_refused(tmp_path: Path, peak: Callable[[], int]) -> None:
     (document,) = found(bomb(tmp_path / "b.gz", 64), Reading())
     source: Any = document.source

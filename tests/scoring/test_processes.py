@@ -49,6 +49,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("per", ["document", "word", "token"])
+@pytest.mark.full
 def test_one_document_at_a_time_is_what_a_plain_run_writes(score: Score, rows: Path, tmp_path: Path, per: str) -> None:
     plain, shared = tmp_path / "plain.csv", tmp_path / "shared.csv"
     options = (rows, "--field", "text", "--id-field", "id", "--per", per, "-o")
@@ -75,6 +76,7 @@ def test_batches_of_similar_lengths_keep_the_order_of_documents(score: Score, ro
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("stop", [1, 9])
+@pytest.mark.full
 def test_a_run_by_chunks_goes_on_to_the_same_bytes(
     score: Score, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_run_by_chunks_goes_on_to_the_same_bytes(
     ],
     ids=" ".join,
 )
+@pytest.mark.full
 def test_a_long_document_goes_on_in_its_middle(
     score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]
 ) -> None:

@@ -83,6 +83,7 @@ def tokenizer_of(kind: str) -> Any:
         *((kind, name, ()) for kind in (*VOCABULARIES, "word pieces") for name in OF_VOCABULARIES),
     ],
 )
+@pytest.mark.full
 def test_units_add_up_to_their_document(
     kind: str, name: str, options: tuple[str, ...], bundle: Path, words_bundle: Callable[..., Path], score: Score
 ) -> None:

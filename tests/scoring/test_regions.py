@@ -93,6 +93,7 @@ APART = {
 
 @pytest.mark.parametrize("options", [(), ("--segment-len", "3"), ("--batch-size", "auto")], ids=" ".join)
 @pytest.mark.parametrize("text", APART, ids=str)
+@pytest.mark.full
 def test_punctuation_is_apart(text: str, options: tuple[str, ...], score: Score) -> None:
     line = ("-", "--per", "word", "--bos", " ", *options)
     raw = text.encode()

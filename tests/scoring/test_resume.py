@@ -74,6 +74,7 @@ LENGTHS = ((40, 3), (0, 60), (9, 30), (100, 1), (3, 0), (0, 20), (8, 8))  # of c
         *((options, ending, "rows") for options, ending in zip(IN_ROWS, ("jsonl", "csv") * 2, strict=True)),
     ],
 )
+@pytest.mark.full
 def test_stopped_after_any_state(
     options: tuple[str, ...],
     ending: str,
@@ -314,6 +315,7 @@ def test_disk_that_is_full(score: Score, texts: list[Path], monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.full
 def test_ctrl_c_says_how_to_go_on(number: signal.Signals, bundle: Path, tmp_path: Path) -> None:
     text, output = tmp_path / "text", tmp_path / "out.csv"
     text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 20_000)
@@ -333,6 +335,7 @@ def test_ctrl_c_says_how_to_go_on(number: signal.Signals, bundle: Path, tmp_path
     assert err.decode() == f"Error: interrupted; {output}.partial has what was scored. Continue with --resume.\n"
 
 
+@pytest.mark.full
 def test_state_does_not_grow_with_the_documents(
     bundle: Path, score: Score, at_each_step: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

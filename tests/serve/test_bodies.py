@@ -31,6 +31,7 @@ def counted(value: Any) -> tuple[int, int]:
 
 @settings(deadline=None)
 @given(VALUES, st.sampled_from([None, 1]), st.booleans())
+@pytest.mark.full
 def test_values_are_counted(value: Any, indent: int | None, ascii_only: bool) -> None:
     from xlexport.serve.bodies import FIELDS, count_numbers
     from xlexport.serve.errors import ApiError

@@ -88,6 +88,7 @@ def check(scheduler: Scheduler, prompts: list[Ids], rounding: float = 0) -> None
         ((EMPTY, 50), (CUTS_MATTER, 50)),
     ),
 )
+@pytest.mark.full
 def test_trees_of_prompts(case: tuple[str, int]) -> None:
     name, n = case
     for size in (LARGE, 60_000) if n < 1_000 else (LARGE,):  # with the smaller one, memories go all the time
@@ -262,6 +263,7 @@ def test_parts_of_a_session_and_scores_are_kept_at_boundaries_only() -> None:
     assert job.cached == 8
 
 
+@pytest.mark.full
 def test_server(start: Start) -> None:
     prompt = "It was the best of times, it was the worst of times"
     asked, answers = {"model": EMPTY, "prompt": prompt, "seed": 1, "logprobs": 1}, []

@@ -120,6 +120,7 @@ def test_continuations_against_generate(name: str) -> None:
     assert scheduler.counts.drawn == 12 * 3 * 4
 
 
+@pytest.mark.full
 def test_answers_do_not_depend_on_other_requests() -> None:
     scheduler = Scheduler(opened(EMPTY), most=4)
     documents = [some_ids(opened(EMPTY), n, n) for n in (70, 47, 30, 13, 9, 2, 1)]
@@ -315,6 +316,7 @@ def n_memories() -> int:
 
 
 @pytest.mark.parametrize("name", LOADS)
+@pytest.mark.full
 def test_another_client_waits_for_few_rounds(name: str) -> None:
     scheduler, memories = Scheduler(opened(EMPTY)), n_memories()
     run_rounds(scheduler, 100, LOADS[name]())
@@ -332,6 +334,7 @@ def test_another_document_waits_for_one_turn_where_each_is_read_in_one_step() ->
 
 
 @pytest.mark.parametrize("rule", [{}, {"seed": 1}])
+@pytest.mark.full
 def test_clients_get_equal_shares(rule: dict[str, int]) -> None:
     requests = [asked(3, 3, 10**6, 16, "greedy", **rule), asked(1, 3, 10**6, 16, "other", **rule)]
     run_rounds(Scheduler(opened(EMPTY)), 400, [job for jobs in requests for job in jobs])

@@ -23,6 +23,7 @@ def exact(position: int, width: int) -> list[float]:
 
 
 @pytest.mark.parametrize("width", [2, 8, 64, 130])
+@pytest.mark.full
 def test_angles_against_exact_arithmetic(width: int) -> None:
     found = Angles(width)(POSITIONS)
     assert found.dtype == torch.float32

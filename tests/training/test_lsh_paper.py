@@ -34,6 +34,7 @@ def test_equals_the_direct_definition(rounds: int, count: int, chunk: int, T: in
     assert torch.equal(overflow[0], total)
 
 
+@pytest.mark.full
 def test_gradients() -> None:
     buckets = random_buckets(1, 2, 2, 14, count=3)
     query, value = vectors(1, 2, 14, seed=12).requires_grad_(), vectors(1, 2, 14, seed=13).requires_grad_()

@@ -82,6 +82,7 @@ def test_the_lstm_is_that_of_torch() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.NAME)
+@pytest.mark.full
 def test_training_learns_and_resumes_bit_for_bit(config: RecurrentModelConfig, tmp_path: Path, text: Path) -> None:
     tied = replace(config, n_token=256, d_model=32, tgt_len=16, tie_weight=True, dropout=0.1)
     settings: dict[str, Any] = {"batch_size": 3, "learning_rate": 2e-2, "warmup_steps": 3, "threads": 1}

@@ -66,6 +66,7 @@ def files(tmp_path: Path) -> Callable[[str], list[Path]]:
 
 
 @pytest.mark.parametrize("name", thinned(list(CASES), ["muon", "averaged", "redrawn", "rotary", "pairs"]))
+@pytest.mark.full
 def test_a_resumed_run_is_bit_identical(name: str, tmp_path: Path, files: Callable[[str], list[Path]]) -> None:
     case = CASES[name]
     training, texts = replace(TRAINING, **case.settings), files(case.files)
@@ -76,6 +77,7 @@ def test_a_resumed_run_is_bit_identical(name: str, tmp_path: Path, files: Callab
 
 
 @pytest.mark.parametrize("name", thinned(list(SWAPPED), ["groups"]))
+@pytest.mark.full
 def test_swapped_layers_change_no_number(
     name: str, tmp_path: Path, files: Callable[[str], list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

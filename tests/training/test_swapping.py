@@ -71,6 +71,7 @@ def resident(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.full
 def test_one_layer_is_in_memory_at_a_time(tmp_path: Path, training: bool) -> None:
     config = replace(SMALL, attn_layers=("local", "lsh") * 4, d_inner=512)
     store = LayerStore(CPU, tmp_path)

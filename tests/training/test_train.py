@@ -64,6 +64,7 @@ def test_training_learns_a_text_that_repeats(tmp_path: Path, text: Path) -> None
 
 
 @pytest.mark.parametrize("log_every", [1, 6])
+@pytest.mark.full
 def test_a_run_that_ctrl_c_stops_twice_resumes_bit_identically(tmp_path: Path, text: Path, log_every: int) -> None:
     training = replace(TRAINING, log_every=log_every)  # with 6, the loss is kept between two lines
     whole = run(text, tmp_path / "whole", training)

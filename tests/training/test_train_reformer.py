@@ -32,6 +32,7 @@ def model() -> Reformer:
 
 
 @pytest.mark.parametrize("optimizer", thinned(["adam", "adafactor"], ["adafactor"]))
+@pytest.mark.full
 def test_training_learns_a_text_that_repeats(tmp_path: Path, text: Path, optimizer: Any) -> None:
     training = replace(TRAINING, steps=60, optimizer=optimizer, learning_rate=0.01 if optimizer == "adam" else 0.1)
     result = run(REFORMER, training, tmp_path / "run", [text])

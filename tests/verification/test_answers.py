@@ -33,6 +33,7 @@ def answers_of(model: Model) -> KnownAnswers:
 
 
 @pytest.mark.parametrize("name", BUNDLES)
+@pytest.mark.full
 def test_bundle_brings_answers_that_it_reproduces(name: str, request: pytest.FixtureRequest) -> None:
     converted: Converted | ConvertedReformer = request.getfixturevalue(name)
     model = load(converted.folder, threads=1)

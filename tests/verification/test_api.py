@@ -48,6 +48,7 @@ def by_definition(tokens: Tensor, targets: Tensor, state: Any, model: Any) -> tu
 
 
 @pytest.mark.parametrize("name", ["bytes_bundle", "ids_bundle"])
+@pytest.mark.full
 def test_formulas_of_the_paper_as_reference(name: str, request: pytest.FixtureRequest) -> None:
     converted: Converted = request.getfixturevalue(name)
     code = functools.partial(by_definition, model=converted.model)
@@ -60,6 +61,7 @@ def test_formulas_of_the_paper_as_reference(name: str, request: pytest.FixtureRe
 
 
 @pytest.mark.parametrize("name", ["chunk", "paper", "ids_bundle"])
+@pytest.mark.full
 def test_each_document_begins_without_a_state(name: str, request: pytest.FixtureRequest) -> None:
     converted, states = request.getfixturevalue(name), []
 
@@ -85,6 +87,7 @@ def test_faults_of_a_reference_are_found(fault: str, first: int, bytes_bundle: C
     assert caught.value.__notes__ == [str(report)] and str(report).splitlines()[-1].split() == ["equal", "NO"]
 
 
+@pytest.mark.full
 def test_checkpoint_file_or_open_bundle(bytes_bundle: Converted) -> None:
     path = str(bytes_bundle.checkpoint)
     report = xlexport.assert_parity(str(bytes_bundle.folder), path, segments=3, mem_len=11)

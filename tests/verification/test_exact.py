@@ -45,6 +45,7 @@ def bundle(bytes_bundle: Converted) -> Model:
 
 
 @pytest.mark.parametrize("name", ["bytes_bundle", "ids_bundle", "band", pytest.param("paper", marks=pytest.mark.full)])
+@pytest.mark.full
 def test_graphs_round_like_the_trained_model(name: str, request: pytest.FixtureRequest) -> None:
     converted = request.getfixturevalue(name)
     model = load_bundle(converted.folder, threads=1)
@@ -96,6 +97,7 @@ def weight(name: str, change: Callable[[Weight], Weight]) -> Callable[[onnx.Mode
         weight("layers.0.position_bias", in_float16),
     ],
 )
+@pytest.mark.full
 def test_graph_that_is_slightly_wrong_fails_by_its_rounding_alone(
     spoil: Callable[[onnx.ModelProto], None], bytes_bundle: Converted, tmp_path: Path
 ) -> None:
@@ -114,6 +116,7 @@ def fails_by_rounding_alone(report: ParityReport) -> None:
         report.require_passed()
 
 
+@pytest.mark.full
 def test_one_token_is_found_by_the_largest_error(bundle: Model, bytes_bundle: Converted) -> None:
     def miss(memory: Memory, outputs: Arrays) -> None:
         outputs["log_prob"][0, 7] += np.float32(1e-5)
@@ -136,6 +139,7 @@ def test_many_tokens_are_found_by_the_mean_square(bundle: Model, bytes_bundle: C
     fails_by_rounding_alone(report)
 
 
+@pytest.mark.full
 def test_score_that_is_not_finite_is_found_and_has_no_ratio_that_passes(bundle: Model, bytes_bundle: Converted) -> None:
     def lose(memory: Memory, outputs: Arrays) -> None:
         outputs["log_prob"][0, 3] = np.nan
@@ -146,6 +150,7 @@ def test_score_that_is_not_finite_is_found_and_has_no_ratio_that_passes(bundle: 
     assert np.isnan(report.max_abs_log_prob_diff) and report.first_segment_over_tolerance == 4
 
 
+@pytest.mark.full
 def test_ratios_of_a_short_text_are_not_judged(bundle: Model, bytes_bundle: Converted) -> None:
     report = check(bundle, bytes_bundle, tokens=999)
     assert report.rms_ratio is not None
@@ -180,6 +185,7 @@ def test_model_that_leaves_float64_is_named(
 # The mean difference of a text, and a text that the model does not know.
 
 
+@pytest.mark.full
 def test_many_small_differences_of_one_sign_are_found(bundle: Model, bytes_bundle: Converted) -> None:
     """Check differences that are within tolerance but add up to two millionths of a bit per token."""
 
@@ -193,6 +199,7 @@ def test_many_small_differences_of_one_sign_are_found(bundle: Model, bytes_bundl
     assert not report.passed
 
 
+@pytest.mark.full
 def test_rounding_of_one_token_in_a_short_text_passes(bundle: Model, bytes_bundle: Converted) -> None:
     """Check a difference within the tolerance of a token, whose part in the mean of 45 tokens exceeds 1e-6 bits."""
 
@@ -206,6 +213,7 @@ def test_rounding_of_one_token_in_a_short_text_passes(bundle: Model, bytes_bundl
     assert report.passed
 
 
+@pytest.mark.full
 def test_model_that_float32_cannot_compute_is_named(bundle: Model, bytes_bundle: Converted) -> None:
     report = verify(bundle, lambda: bytes_bundle.model, FEW_IDS[:46], segments=8)
     assert report.rounding is not None

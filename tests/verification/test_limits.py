@@ -56,6 +56,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     return bundle, text, json.loads(run.stdout)
 
 
+@pytest.mark.full
 def test_heavy_model_converts_and_its_limits_are_named(heavy: Converted) -> None:
     bundle, text, report = heavy
     assert report["passed"] and {"log_prob", "distribution"} <= set(report["limits_of_model"])
@@ -71,6 +72,7 @@ def test_heavy_model_converts_and_its_limits_are_named(heavy: Converted) -> None
 
 
 @pytest.mark.parametrize(("part", "factor"), [("mix.weight", 1.001), ("head.bias", -1)])
+@pytest.mark.full
 def test_wrong_heavy_model_is_refused(part: str, factor: float, heavy: Converted) -> None:
     wrong = Heavy().requires_grad_(False)
     wrong.get_parameter(part).mul_(factor)

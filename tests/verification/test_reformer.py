@@ -86,6 +86,7 @@ def on_step(model: Model, purpose: str, change: Change, number: int | None = Non
     ],
     ids=str,
 )
+@pytest.mark.full
 def test_band_equals_model_under_other_settings(changes: dict[str, Any], band: ConvertedReformer) -> None:
     model = band.open()
     report = check(band, model, segments=14, evaluation=model.evaluation(**changes))
@@ -223,6 +224,7 @@ def nearly_tied(model: Reformer, ids: npt.NDArray[np.int64], by: float) -> Refor
     return other
 
 
+@pytest.mark.full
 def test_flips_of_tiny_margin_are_counted_and_allowed(band: ConvertedReformer) -> None:
     report = check(band, eager=nearly_tied(band.model, IDS[:800], by=3e-5), segments=100)
     report.require_passed()
@@ -257,6 +259,7 @@ WEIGHTS = [
 
 
 @pytest.mark.parametrize("weight", thinned(WEIGHTS, ["head.bias", "layers.0.attention.query.weight"]))
+@pytest.mark.full
 def test_other_weights_are_found(weight: str, band: ConvertedReformer) -> None:
     other = copy.deepcopy(band.model)
     with torch.no_grad():
@@ -285,6 +288,7 @@ def newest(memory: Memory, name: str) -> npt.NDArray[Any]:
         ["memory_key_1", "memory_value_3"],
     ),
 )
+@pytest.mark.full
 def test_wrong_memory_is_found(name: str, purpose: str, band: ConvertedReformer) -> None:
     def drift(memory: Memory, outputs: Arrays, S: int) -> None:
         newest(memory, name)[1, 2] += 2e-3
@@ -350,6 +354,7 @@ def test_wrong_overflow_is_found(purpose: str, band: ConvertedReformer) -> None:
 
 @pytest.mark.parametrize("step", [1, 6])
 @pytest.mark.parametrize("counter", ["position", "offset"])
+@pytest.mark.full
 def test_wrong_counter_is_found(counter: str, step: int, band: ConvertedReformer) -> None:
     def skip(memory: Memory, outputs: Arrays, S: int) -> None:
         setattr(memory, counter, getattr(memory, counter) + 1)
@@ -370,6 +375,7 @@ def test_wrong_counter_is_found(counter: str, step: int, band: ConvertedReformer
     ],
 )
 @pytest.mark.parametrize("bad", thinned([1.01, np.nan], [1.01]))
+@pytest.mark.full
 def test_each_figure_of_each_graph_is_compared(
     name: str, purpose: str, output: str, bad: float, request: pytest.FixtureRequest
 ) -> None:

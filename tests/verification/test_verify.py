@@ -156,6 +156,7 @@ def test_small_error_is_found(spoil: Callable[[Model], None], bundle: Model, byt
 
 
 @pytest.mark.parametrize("error", [-1, 1])
+@pytest.mark.full
 def test_window_that_is_off_by_one_is_found(
     error: int, bundle: Model, bytes_bundle: Converted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +171,7 @@ def test_window_that_is_off_by_one_is_found(
 
 @pytest.mark.parametrize("first", thinned([0, 1, 5, 7], [0, 5]))
 @pytest.mark.parametrize("name", ["memory_key_0", "memory_value_0", "memory_key_1", "memory_value_1"])
+@pytest.mark.full
 def test_memory_that_drifts_is_found_where_it_begins(
     name: str, first: int, bundle: Model, bytes_bundle: Converted
 ) -> None:
@@ -184,6 +186,7 @@ def test_memory_that_drifts_is_found_where_it_begins(
     assert max((segment.max_abs_memory_diff or 0 for segment in report.per_segment[:first]), default=0) <= 1e-5
 
 
+@pytest.mark.full
 def test_difference_that_grows_shows_as_drift(bundle: Model, bytes_bundle: Converted) -> None:
     drift = verify(bundle, lambda: bytes_bundle.model, IDS, segments=30).drift
     assert drift is not None and 0.2 < drift < 5
@@ -199,6 +202,7 @@ def test_difference_that_grows_shows_as_drift(bundle: Model, bytes_bundle: Conve
 
 @pytest.mark.parametrize("name", ["memory_key_0", "memory_value_0", "memory_key_1", "memory_value_1"])
 @pytest.mark.parametrize("bad", thinned([np.nan, np.inf], [np.inf]))
+@pytest.mark.full
 def test_number_that_is_not_finite_in_the_last_memory_is_found(
     bad: float, name: str, bundle: Model, bytes_bundle: Converted
 ) -> None:
@@ -242,6 +246,7 @@ def test_whole_memory_is_compared_behind_a_last_block_of_one_segment(
 @pytest.mark.parametrize("positions", [1, 3])
 @pytest.mark.parametrize("same_length", [False, True])
 @pytest.mark.parametrize("name", BOTH)
+@pytest.mark.full
 def test_segments_that_are_walked_in_parts(
     name: str, same_length: bool, positions: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +281,7 @@ SPOIL: dict[str, Spoil] = {
         *(("detail", "rank", spoil) for spoil in ("one more", "one less")),
     ],
 )
+@pytest.mark.full
 def test_each_graph_is_compared(purpose: str, output: str, spoil: str, bundle: Model, bytes_bundle: Converted) -> None:
     def change(memory: Memory, outputs: Arrays) -> None:
         outputs[output] = SPOIL[spoil](outputs[output])
@@ -296,6 +302,7 @@ def test_missing_most_probable_token_is_found(bundle: Model, bytes_bundle: Conve
 
 
 @pytest.mark.parametrize("purpose", ["detail", "generate"])
+@pytest.mark.full
 def test_memory_of_the_other_graphs_is_compared_at_their_end(
     purpose: str, bundle: Model, bytes_bundle: Converted
 ) -> None:

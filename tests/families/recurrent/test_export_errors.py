@@ -77,6 +77,7 @@ def test_refusal_names_line_and_cause(stage: Stage, cause: str, capfd: pytest.Ca
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.full
 def test_operator_that_onnx_lacks_is_named() -> None:
     model = Model(lambda model, x, h: x @ torch.linalg.qr(model.cell.weight_hh[:4])[0]).eval()
     with quiet(), pytest.raises(torch.onnx.OnnxExporterError) as caught:

@@ -86,6 +86,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("pattern", ENDS)
+@pytest.mark.full
 def test_module_that_ends_is_refused_with_the_number_of_tokens(pattern: str) -> None:
     with pytest.raises(ExportError, match=pattern):
         check_module(ENDS[pattern]().eval(), N_TOKEN)
@@ -102,6 +103,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.full
 def test_counter_that_holds_for_long_passes_with_its_limit(name: str) -> None:
     limit, make = LIMITS[name]
     horizon = check_module(make().eval(), N_TOKEN)
@@ -134,6 +136,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_document_beyond_the_limit_is_refused(limited: Path) -> None:
     model = xlruntime.load(limited, threads=1)
     scored = model.score_tokens([[1] * (LIMIT + 1)])  # the last token is only predicted
@@ -151,6 +154,7 @@ def test_c_refuses_the_same_document(limited: Path) -> None:
     assert caught.value.code == "too_long"
 
 
+@pytest.mark.full
 def test_checks_leave_threads_and_chance_as_they_were() -> None:
     module, threads = Step().eval(), torch.get_num_threads()
     torch.set_num_threads(2)

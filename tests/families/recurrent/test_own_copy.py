@@ -62,6 +62,7 @@ RIGHT: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", RIGHT)
+@pytest.mark.full
 def test_copy_computes_the_module_in_evaluation_mode(kind: str) -> None:
     model = RIGHT[kind]()  # in training mode
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -83,6 +83,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return model, folder
 
 
+@pytest.mark.full
 def test_scores_streams_and_saved_states(exported: tuple[Any, Path], tmp_path: Path) -> None:
     module, folder = exported
     state, wanted = {name: value[None] for name, value in module.first_state().items()}, []
@@ -108,6 +109,7 @@ def other_weights(kind: type[Decay]) -> Decay:
     return model
 
 
+@pytest.mark.full
 def test_another_model_is_found_out(exported: tuple[Any, Path]) -> None:
     model, folder = exported
     assert xlexport.assert_parity(folder, model, segments=3).max_abs_memory_diff is not None
@@ -132,6 +134,7 @@ def test_another_model_is_found_out(exported: tuple[Any, Path]) -> None:
     )
 
 
+@pytest.mark.full
 def test_decision_by_the_length_of_the_example_is_found_out(tmp_path: Path) -> None:
     message = "Parity.segment: the graph differs from the module first in the state 'odd', by 1 within 300 tokens"
     with pytest.raises(ParityError, match=message):
@@ -147,6 +150,7 @@ def test_decision_by_the_length_of_the_example_is_found_out(tmp_path: Path) -> N
         ({"new_hidden": torch.zeros(1)}, r"'new_hidden' has the name of another tensor"),
     ],
 )
+@pytest.mark.full
 def test_states_that_no_bundle_can_hold(state: dict[str, Tensor], message: str, tmp_path: Path) -> None:
     class Other(Decay):
         def first_state(self) -> dict[str, Tensor]:

@@ -204,6 +204,7 @@ WRONG: dict[str, tuple[str, Callable[[], nn.Module]]] = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.full
 def test_wrong_module_is_refused_by_the_name_of_its_fault(fault: str) -> None:
     pattern, make = WRONG[fault]
     with pytest.raises(ExportError, match=pattern) as caught:
@@ -221,6 +222,7 @@ def test_first_state_of_other_types_is_refused(state: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [Right, Memoryless, wrong(computes=lose_digits)])
+@pytest.mark.full
 def test_right_module_passes(make: Callable[[], nn.Module]) -> None:
     model, before = make().eval(), torch.random.get_rng_state()
     check_module(model, N_TOKEN)

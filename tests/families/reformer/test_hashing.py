@@ -51,6 +51,7 @@ def test_ties_occur_and_the_first_entry_wins() -> None:
 
 
 @pytest.mark.parametrize("n_buckets", thinned(FACTORS[1:3], FACTORS[1:2]))
+@pytest.mark.full
 def test_exported_buckets_against_definition(n_buckets: tuple[int, ...], tmp_path: Path) -> None:
     rotations = draw(H, R, D_HEAD, sum(n_buckets) // 2, seed=1)
     step = LoneStep(

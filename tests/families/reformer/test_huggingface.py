@@ -180,6 +180,7 @@ def test_missing_buckets_must_be_given(tmp_path: Path) -> None:
         (700, {"attn_layers": ["lsh"], "lsh_attn_chunk_length": 4, "max_position_embeddings": 1024}),
     ],
 )
+@pytest.mark.full
 def test_buckets_for_a_length_are_those_that_transformers_sets(
     length: int, settings: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def path(tmp_path: Path) -> Path:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.full
 def test_against_the_authors_formulas_over_carried_segments(name: str, path: Path) -> None:
     attn_type, changes = VARIANTS[name]
     tensors = save(path, attn_type, **changes)

@@ -160,6 +160,7 @@ def test_files_are_recorded_and_the_optimizer_is_left_out() -> None:
     assert load(DATA / "plain").notes == ()
 
 
+@pytest.mark.full
 def test_weights_are_read_and_the_optimizer_is_not(tmp_path: Path) -> None:
     """Notice a wrong byte in a weight, but not in the optimizer's state."""
     shutil.copytree(DATA / "adaptive", tmp_path / "copy")
