@@ -30,6 +30,7 @@ class _LoadOptions(_Sized):
     _fields_ = [
         *(("size", c_size_t), ("onnxruntime", c_char_p), ("threads", c_int)),
         *(("check_files", c_int), ("kernels", c_int), ("digest", c_char_p)),
+        ("check_once", c_int),
     ]
 
 
@@ -46,7 +47,7 @@ class _ModelInfo(ctypes.Structure):
         *((name, c_char_p) for name in ("fingerprint", "digest", "onnxruntime")),
         *(("vocab_size", c_int64), ("full_document", c_int), ("restart", c_int), ("setting_count", c_size_t)),
         *(("settings", POINTER(_SettingInfo)), ("reads_text", c_int)),
-        *(("adds_begin", c_int), ("begin", c_int64)),
+        *(("adds_begin", c_int), ("begin", c_int64), ("warning", c_char_p)),
     ]
 
 
@@ -155,6 +156,7 @@ class CRuntime:
         check_files: bool = True,
         kernels: bool = True,
         digest: str | None = None,
+        check_once: bool = False,
         ort: Path | None = None,
     ) -> CModel:
         options = _LoadOptions(
@@ -163,6 +165,7 @@ class CRuntime:
             check_files=check_files,
             kernels=kernels,
             digest=None if digest is None else digest.encode(),
+            check_once=check_once,
         )
         model = c_void_p()
         self.call("xlr_load", str(folder).encode(), byref(options), byref(model))

@@ -109,9 +109,13 @@ typedef struct xlr_load_options {
                               standard operators do. Results are equal up to rounding */
   const char* digest;      /* SHA-256 that bundle.json must have, which covers all files: 64 lower-case hexadecimal
                               digits; NULL: any */
+  int check_once;          /* whether the known answers are compared, as by xlr_check, once on each machine, and the
+                              success remembered in ~/.cache/xlexport. If kernels differ, the bundle opens without them,
+                              and the model's information has a warning. Other certain differences are
+                              XLR_ERROR_BUNDLE_GRAPH */
 } xlr_load_options;
 
-#define XLR_LOAD_OPTIONS_INIT {sizeof(xlr_load_options), NULL, 0, 1, 1, NULL}
+#define XLR_LOAD_OPTIONS_INIT {sizeof(xlr_load_options), NULL, 0, 1, 1, NULL, 0}
 
 /* Open the bundle in `folder`. `options` may be NULL for the defaults.
  *
@@ -147,6 +151,7 @@ typedef struct xlr_model_info {
   int reads_text; /* whether this library has the tokenizer; if not, give token ids */
   int adds_begin; /* whether `begin` stands before each text by the tokenizer's own rule */
   int64_t begin;  /* id of the token that begins a text; -1: none */
+  const char* warning; /* what check_once found, in one line; "": nothing */
 } xlr_model_info;
 
 /* Return what is known about a model. It is valid until the model is closed. NULL for NULL. */

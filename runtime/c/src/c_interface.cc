@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "check_once.h"
 #include "errors.h"
 #include "known_answers.h"
 #include "model.h"
@@ -26,9 +27,10 @@ using namespace xlruntime;
 extern "C" const char* xlexport_ops_instruction_set();  // of the kernels, which are linked in
 
 struct xlr_model {
-  explicit xlr_model(std::shared_ptr<Model> opened);
+  explicit xlr_model(Checked opened);
 
   std::shared_ptr<Model> model;
+  std::string warning;
   std::vector<xlr_setting_info> settings;
   xlr_model_info info{};
 };
@@ -188,7 +190,7 @@ xlr_status show(xlr_stream* stream, const xlr_scores** out, const Run& run) {
 
 }  // namespace
 
-xlr_model::xlr_model(std::shared_ptr<Model> opened) : model(std::move(opened)) {
+xlr_model::xlr_model(Checked opened) : model(std::move(opened.model)), warning(std::move(opened.warning)) {
   const Bundle& bundle = model->bundle();
   settings.push_back({"segment_len", "tokens in one step; the longest document if a document is one step",
                       bundle.document.segment_len, 1, kLargestLength, 0, 0, 0});
@@ -209,7 +211,8 @@ xlr_model::xlr_model(std::shared_ptr<Model> opened) : model(std::move(opened)) {
           settings.data(),
           model->tokenizer().reads_text() ? 1 : 0,
           bundle.tokenizer.adds_begin ? 1 : 0,
-          bundle.tokenizer.begin.value_or(-1)};
+          bundle.tokenizer.begin.value_or(-1),
+          warning.c_str()};
 }
 
 const char* xlr_error_text(void) { return last_error().text.c_str(); }
@@ -232,8 +235,12 @@ xlr_status xlr_load(const char* folder, const xlr_load_options* options, xlr_mod
       throw Error(XLR_ERROR_OPTION, "threads is " + std::to_string(chosen.threads) + ", expected at least 0.");
     }
     const Onnxruntime& ort = Onnxruntime::load(chosen.onnxruntime == nullptr ? "" : chosen.onnxruntime);
-    const SessionOptions sessions{chosen.threads, chosen.kernels != 0};
-    *model = new xlr_model(std::make_shared<Model>(folder, ort, sessions, chosen.digest, chosen.check_files != 0));
+    const auto open = [&](bool kernels) {
+      const SessionOptions sessions{chosen.threads, kernels};
+      return std::make_shared<Model>(folder, ort, sessions, chosen.digest, chosen.check_files != 0);
+    };
+    const bool kernels = chosen.kernels != 0;
+    *model = new xlr_model(chosen.check_once == 0 ? Checked{open(kernels), ""} : check_once(open, kernels));
   });
 }
 

@@ -24,6 +24,8 @@ export class Engine {
   readonly digest: string;
   /** The identity of the bundle's numbers, to which saved streams belong. */
   readonly fingerprint: string;
+  /** Version of ONNX Runtime, if its module has it. */
+  readonly onnxruntime: string | undefined;
   readonly #sessions = new Map<string, Promise<Session>>();
   readonly #constants = new Map<string, Promise<Tensors>>();
   #firstValues: ReadonlyMap<string, HostTensor> = new Map();
@@ -41,6 +43,7 @@ export class Engine {
     this.bundle = files.bundle;
     this.digest = files.digest;
     this.fingerprint = files.bundle.fingerprint;
+    this.onnxruntime = runtime.version;
   }
 
   /** Open what every use needs, to fail now and not at the first document. */

@@ -10,7 +10,8 @@ import { sizesOf } from "./memory.js";
 import { escaped, firstLine, shown } from "./messages.js";
 import { numbersOf } from "./scores.js";
 
-const FILE = "known_answers.json";
+/** The name of the file. */
+export const FILE = "known_answers.json";
 const LARGEST_FILE = 40_000; // bytes
 const AGAIN = "Convert the checkpoint again.";
 
@@ -39,8 +40,13 @@ export interface CheckResult {
   certain: boolean;
 }
 
-/** Compare an open bundle with its known answers. */
-export async function checkAnswers(engine: Engine, files: BundleFiles, isMeasured: boolean): Promise<CheckResult> {
+/** Compare an open bundle with its known answers; no step begins after some seconds, but the first. */
+export async function checkAnswers(
+  engine: Engine,
+  files: BundleFiles,
+  isMeasured: boolean,
+  seconds: number,
+): Promise<CheckResult> {
   const result: CheckResult = { passed: null, tokens: 0, largest: 0, problem: null, certain: true };
   if (!(FILE in engine.bundle.files)) return result;
   const [answers, evaluation] = await read(engine, files);
@@ -51,7 +57,9 @@ export async function checkAnswers(engine: Engine, files: BundleFiles, isMeasure
     const most = engine.longestStep("score", evaluation.segmentLen);
     const longest = Math.min(evaluation.maxSegment(evaluation.capacity), most);
     let differs = false;
+    const end = performance.now() + 1000 * seconds;
     for (let begin = 0; begin < expected.length; begin += longest) {
+      if (begin && performance.now() > end) break;
       const part = tokens.slice(begin, Math.min(begin + longest, expected.length));
       const outputs = await engine.step("score", memory, part, tokens.slice(begin + 1, begin + 1 + part.length));
       for (const found of numbersOf(outputs, "log_prob", "float32", part.length)) {

@@ -31,6 +31,11 @@ export interface LoadOptions {
   threads?: number | null;
   /** Whether every file is compared with its digest. */
   checkFiles?: boolean;
+  /**
+   * In Node alone: `once` compares the bundle's known answers, unless this machine has reproduced them before. A
+   * difference is a `BundleGraphError`, or a warning if rounding may be the cause. Elsewhere, call `Model.check`.
+   */
+  check?: "off" | "once";
   /** Is called while files arrive. */
   onProgress?: (progress: Progress) => void;
   /** Is called with warnings; they go to the console unless it is given. */
@@ -82,10 +87,14 @@ export async function load(place: BundlePlace, options: LoadOptions = {}): Promi
 
 /** An open bundle, for scoring and generating. */
 export class Model extends Engine {
-  /** Compare scores on this machine with the known answers that the bundle brings. */
-  async check(): Promise<CheckResult> {
+  /**
+   * Compare scores on this machine with the known answers that the bundle brings.
+   *
+   * @param seconds - time after which no other step begins.
+   */
+  async check(seconds = Infinity): Promise<CheckResult> {
     const { checkAnswers } = await import("./known_answers.js");
-    return checkAnswers(this, this.files, this.runtime.device === "cpu");
+    return checkAnswers(this, this.files, this.runtime.device === "cpu", seconds);
   }
 
   /** Return a stream: one document that arrives in pieces. `capacity` is the number of slots of the largest ring. */

@@ -5,8 +5,10 @@ import { totalmem } from "node:os";
 import { basename, dirname, join } from "node:path";
 import { isMainThread } from "node:worker_threads";
 
-import { BundleDamagedError, BundleNotFoundError, ProviderError } from "./errors.js";
-import { setFolders } from "./model.js";
+import { checkOnce } from "./check_once.js";
+import { BundleDamagedError, BundleNotFoundError, OptionError, ProviderError } from "./errors.js";
+import { shown } from "./messages.js";
+import { load as loadModel, setFolders, type BundlePlace, type LoadOptions, type Model } from "./model.js";
 import { importModule, setPlatform, type Ort, type OrtTensor } from "./onnxruntime.js";
 import { joined } from "./safetensors.js";
 import type { Source } from "./source.js";
@@ -40,6 +42,14 @@ setPlatform({
   readable: asBits,
 });
 setFolders((path) => new FolderSource(path));
+
+/** Open a bundle, as `load` of `model.ts` does, and compare its known answers if `check` is `once`. */
+export async function load(place: BundlePlace, { check = "off", ...options }: LoadOptions = {}): Promise<Model> {
+  if (check !== "off" && check !== "once") throw new OptionError(`check is ${shown(check)}, expected off or once.`);
+  const model = await loadModel(place, options);
+  if (check === "once") await checkOnce(model);
+  return model;
+}
 
 /** The files of a folder. */
 export class FolderSource implements Source {

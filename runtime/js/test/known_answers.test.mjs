@@ -1,5 +1,8 @@
-// `Model.check`: scores on this machine, and the answers that a bundle brings.
+// `Model.check`: scores on this machine, and the answers that a bundle brings; and `load` that checks once.
 import assert from "node:assert/strict";
+import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
 
 import { load } from "xlruntime";
@@ -10,7 +13,7 @@ const TOKENS = Array.from({ length: 40 }, (_, at) => 60 + at);
 const SETTINGS = { segment_len: 7, mem_len: 9 };
 
 /** Open the golden bundle with its own scores as known answers, after a change. */
-async function withAnswers(change = () => {}) {
+async function withAnswers(change = () => {}, options = {}) {
   const parts = await all((await open(BYTES)).scoreTokens([TOKENS], SETTINGS));
   const scores = parts.flatMap((part) => Array.from(part.logProbs));
   const shape = [1, 2, 16, 8];
@@ -28,7 +31,7 @@ async function withAnswers(change = () => {}) {
   };
   change(answers);
   const content = new TextEncoder().encode(JSON.stringify(answers));
-  return load(changed(filesOf(BYTES), "known_answers.json", content), { threads: 1 });
+  return load(changed(filesOf(BYTES), "known_answers.json", content), { threads: 1, ...options });
 }
 
 test("a bundle reproduces its answers", async () => {
@@ -79,4 +82,71 @@ test("an invalid file is refused by the path of the field", async () => {
     const model = await withAnswers(change);
     await refuses(() => model.check(), "bundle_format", message);
   }
+});
+
+/** Call `body` with an empty folder as the user's cache, and with a function that lists the verdicts in it. */
+async function withCache(body) {
+  const cache = mkdtempSync(join(tmpdir(), "cache-"));
+  const before = process.env.XDG_CACHE_HOME;
+  process.env.XDG_CACHE_HOME = cache;
+  const folder = join(cache, "xlexport", "checks");
+  try {
+    await body(cache, () => readdirSync(folder).map((name) => join(folder, name)));
+  } finally {
+    if (before === undefined) delete process.env.XDG_CACHE_HOME;
+    else process.env.XDG_CACHE_HOME = before;
+    rmSync(cache, { recursive: true });
+  }
+}
+
+const differs = ({ log_probs: scores }) => (scores[11] += 0.5);
+const rounds = (answers) => {
+  differs(answers);
+  answers.certain = false;
+};
+
+test("answers are compared once, and the verdict is remembered", async () => {
+  await withCache(async (cache, verdicts) => {
+    await withAnswers();
+    assert.deepEqual(readdirSync(cache), []);
+    await withAnswers(undefined, { check: "once" });
+    const [verdict, ...others] = verdicts();
+    assert.deepEqual([others.length, statSync(verdict).mode & 0o777, statSync(verdict).size], [0, 0o600, 0]);
+    await refuses(() => withAnswers(differs, { check: "once" }), "bundle_graph", /: token 12 of the known answers /);
+    assert.deepEqual(verdicts(), [verdict]);
+  });
+});
+
+test("what may be rounding warns once", async () => {
+  await withCache(async () => {
+    const warnings = [];
+    const options = { check: "once", onWarning: (text) => warnings.push(text) };
+    await withAnswers(rounds, options);
+    await withAnswers(rounds, options);
+    assert.equal(warnings.length, 1);
+    assert.match(warnings[0], /: token 12 of the known answers .*; here this may be rounding alone\.$/);
+  });
+});
+
+test("a cache that nobody can write means a check each time", async () => {
+  await withCache(async (cache) => {
+    process.env.XDG_CACHE_HOME = join(cache, "file");
+    writeFileSync(join(cache, "file"), "no folder");
+    for (const _ of "12") {
+      await refuses(() => withAnswers(differs, { check: "once" }), "bundle_graph", /: token 12 of the known answers /);
+      await withAnswers(undefined, { check: "once" });
+    }
+  });
+});
+
+test("a check stops in time, but not before its first step", async () => {
+  assert.equal((await (await withAnswers()).check(0)).tokens, 7);
+});
+
+test("an older bundle opens, and another choice is refused", async () => {
+  await withCache(async (cache) => {
+    await open(BYTES, { check: "once" });
+    assert.deepEqual(readdirSync(cache), []);
+  });
+  await refuses(() => open(BYTES, { check: "always" }), "option", /^check is "always", expected off or once\.$/);
 });
