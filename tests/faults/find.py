@@ -48,7 +48,7 @@ def _run_tests(tree: Path, patch: Path, tests: list[str]) -> tuple[bool, str]:
     sources = _run(tree, paths, sys.executable, "-c", SHOW_SOURCES)
     if sources.stdout.split() != [str(tree / folder / name / "__init__.py") for name, folder in PACKAGES.items()]:
         return False, f"DID NOT RUN: Python imports other sources: {sources.stdout}{sources.stderr[-400:]}"
-    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", *tests]
+    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-m", "not native and not long", *tests]
     try:
         done = _run(tree / "runtime/js", paths, *tests) if tests[0] == "npm" else _run(tree, paths, *pytest)
     except subprocess.TimeoutExpired:
