@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tests.faults.answers import measure
 from tests.helpers.manifests import edit_manifest
 from xlexport.verification import answers as writing
 from xlexport.verification.answers import _rounded_up, answers_of_graphs, answers_of_model
@@ -111,3 +112,11 @@ def test_graphs_of_a_reformer_cannot_say_how_clearly_its_buckets_lead(band: Conv
 @pytest.mark.parametrize(("number", "rounded"), [(1e-4, 1e-4), (1.01e-4, 2e-4), (9.5e-6, 1e-5), (0.3, 0.3), (7, 7)])
 def test_bounds_are_rounded_up_to_one_digit(number: float, rounded: Any) -> None:
     assert _rounded_up(number) == rounded
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["bytes_bundle", "paper"])
+def test_small_faults_are_noticed(name: str, request: pytest.FixtureRequest) -> None:
+    converted: Converted | ConvertedReformer = request.getfixturevalue(name)
+    tried, seen = measure(converted.folder)
+    assert tried.total() >= 16 and seen.total() >= 0.95 * tried.total(), tried - seen
