@@ -77,8 +77,8 @@ def wrong_kernels(folder: Path) -> Path:
             raise ValueError(f"{file}: has {right!r} {text.count(right)} times, expected once.")
         file.write_text(text.replace(right, wrong), "utf-8")
     library = folder / "libwrong.so"
-    command = [sys.executable, folder / "build_library.py", "-o", library, f"--compiler={compiler()}", "--flags=-O1 -w"]
-    subprocess.run(command, check=True)
+    options: list[str | Path] = ["-o", library, f"--compiler={compiler()}", "--flags=-O1 -w"]
+    subprocess.run([sys.executable, folder / "build_library.py", *options], check=True)
     return library
 
 

@@ -1,7 +1,7 @@
 """Compare the known answers of a bundle once on each machine, and remember that it has reproduced them.
 
-A verdict is an empty file in the user's cache. Its name is a digest of all that may change the numbers. A failure is not
-remembered: it costs a check at each load, some 0.1 s, and must not outlive its cause.
+A verdict is an empty file in the user's cache. Its name is a digest of all that may change the numbers. A failure is
+not remembered: it costs a check at each load, some 0.1 s, and must not outlive its cause.
 """
 
 from __future__ import annotations
