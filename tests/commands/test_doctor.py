@@ -9,6 +9,7 @@ import pytest
 
 import xlexport.commands.doctor
 from tests.helpers.invoking import Invoke
+from tests.helpers.paths import GOLDEN
 from xlexport.commands.doctor import TINY_MODEL, Check, run_checks
 from xlruntime.engine import Engine
 from xlruntime.errors import BundleError, ProviderError
@@ -129,3 +130,16 @@ def test_known_answers_of_a_bundle(
     (line,) = [line for line in done.out.splitlines() if "known answers of " in line]
     assert line.startswith({True: "ok", False: "FAILED", None: "info"}[ok])
     assert {True: "200 known answers", False: "token 1 of the known", None: "the bundle has none"}[ok] in line
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("encoder_decoder/translator", "encoder-decoders have none"),
+        ("relative_attention/bundle", "the bundle has none: an earlier version wrote it, or its text did not suit"),
+    ],
+)
+def test_bundle_without_known_answers_says_why(name: str, reason: str) -> None:
+    folder = GOLDEN / name
+    check = by_name(run_checks(folder))[f"known answers of {folder}"]
+    assert (check.ok, check.detail) == (None, reason) and check.hint is not None

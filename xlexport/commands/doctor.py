@@ -146,8 +146,11 @@ def _known_answers(bundle: Path) -> Check:
         result = known_answers.check(engine)
     except (BundleError, ProviderError) as error:
         return _failed(name, error)
+    if result.passed is None and engine.bundle.encoder is not None:
+        return Check(name, None, "encoder-decoders have none", "Compare: xlexport verify BUNDLE CHECKPOINT.")
     if result.passed is None:
-        return Check(name, None, "the bundle has none", "To get some, convert the checkpoint again.")
+        why = "the bundle has none: an earlier version wrote it, or its text did not suit"
+        return Check(name, None, why, "To get some, convert the checkpoint again.")
     if result.passed:
         return Check(name, True, str(result))
     hint = "Convert the checkpoint again." if engine.kernels is None else "Choose --set ops=none."
