@@ -13,6 +13,8 @@ from xlruntime import __version__
 if TYPE_CHECKING:
     from xlexport.api import (
         Conversion,
+        GraphOptions,
+        GraphReport,
         ParityReport,
         QuantizationReport,
         assert_parity,
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
         quantize,
         read,
         verify,
+        verify_graph,
     )
     from xlexport.families.recurrent.protocol import RecurrentModel
     from xlexport.families.scan import scan
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Conversion",
+    "GraphOptions",
+    "GraphReport",
     "ParityReport",
     "QuantizationReport",
     "RecurrentModel",
@@ -42,6 +47,7 @@ __all__ = [
     "scan",
     "score",
     "verify",
+    "verify_graph",
 ]
 ELSEWHERE = {"RecurrentModel": "families.recurrent.protocol", "scan": "families.scan", "score": "score_files"}
 

@@ -30,6 +30,9 @@ from xlexport.families import architecture
 from xlexport.families.recurrent.protocol import RecurrentModel
 from xlexport.families.recurrent.source import module_source
 from xlexport.format4 import upgrade
+from xlexport.graph_proof.child import prove
+from xlexport.graph_proof.options import GraphOptions
+from xlexport.graph_proof.report import GraphReport
 from xlexport.meanings import meanings_of
 from xlexport.model_names import load_reference, load_source
 from xlexport.quantization import run
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Conversion",
+    "GraphOptions",
+    "GraphReport",
     "ParityReport",
     "QuantizationReport",
     "SourceCheckpoint",
@@ -62,6 +67,7 @@ __all__ = [
     "quantize",
     "read",
     "verify",
+    "verify_graph",
 ]
 
 
@@ -207,6 +213,36 @@ def verify(
         eager = read(model, n_token=engine.bundle.vocab_size).build_model
     ids = _ids(engine, text, as_ids, eager)
     return verification.verify(engine, eager, ids, segments=segments, evaluation=evaluation, progress=progress)
+
+
+def verify_graph(
+    graph: str | Path,
+    other: str | Path | None = None,
+    *,
+    options: GraphOptions | None = None,
+    progress: Progress = no_progress,
+) -> GraphReport:
+    """Prove the carried state of an ONNX graph that others wrote, by many steps in several ways.
+
+    The graph runs in a process with limits of memory and time.
+
+    Args:
+        graph: an ONNX file with a state as input and output.
+        other: another such file, or `FILE.py:NAME`, to compare with. A module is called as it was exported: with the
+            graph's inputs in their order, it returns outputs in the graph's order. A module of PyTorch gets tensors,
+            other code gets arrays.
+        options: the choices; None: states are guessed, inputs are random.
+        progress: called with the number of steps of the long walk and the number of all.
+
+    Returns:
+        The report; `passed` says whether no check failed.
+
+    Raises:
+        GraphError: the graph cannot be verified: it is no graph, has no state, or needs more than the limits.
+        TrustError: `other` is code, which `options` do not trust.
+        XlexportError, XlruntimeError, OSError: a file or an option is wrong.
+    """
+    return prove(Path(graph), None if other is None else str(other), options or GraphOptions(), progress)
 
 
 def assert_parity(

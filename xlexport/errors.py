@@ -5,6 +5,7 @@
     │   ├── CheckpointNotFoundError (FileNotFoundError)     no such file or folder
     │   └── MissingAnswerError                              the user must give a setting that it lacks
     ├── TrustError (PermissionError)                        code of others would run, which the user did not allow
+    ├── GraphError (ValueError)                             a graph of others that cannot be verified
     ├── ExportError (RuntimeError)                          a model that cannot become step graphs
     │   └── OperatorError                                   it computes with an operator that no graph can have
     ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
@@ -28,6 +29,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointNotFoundError",
     "ExportError",
+    "GraphError",
     "MissingAnswerError",
     "MissingDependencyError",
     "OperatorError",
@@ -78,6 +80,10 @@ class MissingAnswerError(CheckpointError):
 
 class TrustError(XlexportError, PermissionError):
     """Code of others would run, but the user did not say that it may."""
+
+
+class GraphError(XlexportError, ValueError):
+    """A graph of others that cannot be verified: it is damaged, unsafe to run, carries no state, or does not run."""
 
 
 class ExportError(XlexportError, RuntimeError):

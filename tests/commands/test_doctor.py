@@ -10,13 +10,13 @@ import pytest
 import xlexport.commands.doctor
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import GOLDEN
-from xlexport.commands.doctor import TINY_MODEL, Check, run_checks
+from xlexport.commands.doctor import TINY_MODEL, Finding, run_checks
 from xlruntime.engine import Engine
 from xlruntime.errors import BundleError, ProviderError
 from xlruntime.known_answers import KnownAnswers
 
 
-def by_name(checks: list[Check]) -> dict[str, Check]:
+def by_name(checks: list[Finding]) -> dict[str, Finding]:
     assert len({check.name for check in checks}) == len(checks)
     return {check.name: check for check in checks}
 
@@ -53,7 +53,7 @@ def test_missing_onnxruntime_is_found_and_keeps_nothing_else_from_running(monkey
 
     monkeypatch.setattr(xlexport.commands.doctor, "import_onnxruntime", import_onnxruntime)
     checks = by_name(run_checks())
-    assert checks["onnxruntime"] == Check(
+    assert checks["onnxruntime"] == Finding(
         "onnxruntime", False, "ONNX Runtime is not installed", "Install it: pip install onnxruntime."
     )
     assert "graphs on cpu" not in checks

@@ -14,12 +14,13 @@ from xlexport.commands import cli
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import declared
 from xlexport.commands.settings import settings_of
+from xlexport.graph_proof.options import GraphOptions
 from xlexport.scoring.options import InputOptions, ScoreOptions
 from xlexport.serve.options import ServeLimits
 from xlruntime import LoadOptions
 from xltraining.config_fields import Option, options_of
 
-MOST = 286  # visible options of all commands together
+MOST = 292  # visible options of all commands together
 
 
 @click.command(cls=LongCommand)
@@ -83,7 +84,7 @@ def test_same_settings_in_all_commands(invoke: Invoke) -> None:
     names = {name: {setting.setting for setting in settings_of(command)} for name, command in all_commands().items()}
     runtime, reading, scoring, limits = map(settings_in, (LoadOptions, InputOptions, ScoreOptions, ServeLimits))
     assert names["score"] == model | runtime | scoring
-    assert names["verify"] == model | runtime | {"checkpoint_format"}
+    assert names["verify"] == model | runtime | {"checkpoint_format"} | settings_in(GraphOptions)
     assert names["evaluate"] == model | runtime | reading | {"sentences"}
     assert names["serve"] == model | runtime | limits | {"prefix", "grace", "shared_steps"}
     assert names["configure"] == model

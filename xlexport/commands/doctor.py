@@ -24,7 +24,7 @@ from xlruntime.execution_providers import PROVIDERS, ExecutionProvider
 from xlruntime.kernels import DISTRIBUTION, Kernels, find_kernels
 from xlruntime.providers import import_onnxruntime, installed_wheels, open_session
 
-__all__ = ["OLDEST_PYTHON", "TINY_MODEL", "Check", "doctor", "run_checks"]
+__all__ = ["OLDEST_PYTHON", "TINY_MODEL", "Finding", "doctor", "run_checks"]
 
 OLDEST_PYTHON = (3, 11)
 INSTALL_KERNELS = "pip install ./runtime/c"
@@ -53,7 +53,7 @@ TINY_MODEL = bytes.fromhex(
 
 
 @dataclass(frozen=True)
-class Check:
+class Finding:
     """The result of one check."""
 
     name: str
@@ -64,7 +64,7 @@ class Check:
     """What to type or do if `ok` is not True."""
 
 
-def run_checks(bundle: Path | None = None) -> list[Check]:
+def run_checks(bundle: Path | None = None) -> list[Finding]:
     """Run all checks; the failure of one does not stop the others.
 
     Args:
@@ -72,8 +72,8 @@ def run_checks(bundle: Path | None = None) -> list[Check]:
     """
     version = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
     new = sys.version_info >= OLDEST_PYTHON
-    python = Check("python", new, version, None if new else "Install Python 3.11 or newer.")
-    checks = [python, Check("numpy", True, f"numpy {np.__version__}"), _onnxruntime()]
+    python = Finding("python", new, version, None if new else "Install Python 3.11 or newer.")
+    checks = [python, Finding("numpy", True, f"numpy {np.__version__}"), _onnxruntime()]
     if checks[-1].ok:
         checks += [*map(_device, PROVIDERS), _kernels()]
         checks += [] if bundle is None else [_known_answers(bundle)]
@@ -81,31 +81,31 @@ def run_checks(bundle: Path | None = None) -> list[Check]:
     return [*checks, _sample(), _cores(), _memory(), _instruction_sets()]
 
 
-def _onnxruntime() -> Check:
+def _onnxruntime() -> Finding:
     try:
         ort = import_onnxruntime()
     except ProviderError as error:
         return _failed("onnxruntime", error)
     wheels = ", ".join(f"{name} {version}" for name, version in installed_wheels().items())
     providers = ", ".join(ort.get_available_providers())
-    return Check("onnxruntime", True, f"{wheels or f'onnxruntime {ort.__version__}'}: {providers}")
+    return Finding("onnxruntime", True, f"{wheels or f'onnxruntime {ort.__version__}'}: {providers}")
 
 
-def _device(entry: ExecutionProvider) -> Check:
+def _device(entry: ExecutionProvider) -> Finding:
     """Run a graph of the opset and IR version that bundles have."""
     device = LoadOptions(device=entry.device).place
     name = f"graphs on {device.description}"
     if entry.name not in import_onnxruntime().get_available_providers():
         hint = f"For {entry.form}: pip uninstall -y {' '.join(installed_wheels())} && pip install {entry.package}."
-        return Check(name, None, f"this ONNX Runtime has no {entry.name}", hint)
+        return Finding(name, None, f"this ONNX Runtime has no {entry.name}", hint)
     try:
         result = _run_tiny(device)
     except BundleError as error:
-        return Check(name, False, error.message.removesuffix("."), "Upgrade it: pip install -U onnxruntime.")
+        return Finding(name, False, error.message.removesuffix("."), "Upgrade it: pip install -U onnxruntime.")
     except ProviderError as error:
         return _failed(name, error)
     good = result == [0.0, 30.0]
-    return Check(name, good, f"{entry.form}, opset 20, IR 10: " + ("runs" if good else f"wrong result {result}"))
+    return Finding(name, good, f"{entry.form}, opset 20, IR 10: " + ("runs" if good else f"wrong result {result}"))
 
 
 def _run_tiny(device: Device, kernels: Kernels | None = None) -> list[float]:
@@ -121,7 +121,7 @@ def _run_tiny(device: Device, kernels: Kernels | None = None) -> list[float]:
         return list(map(float, session.run(None, {"x": np.array([0.0, 30.0], np.float32)})[0]))
 
 
-def _kernels() -> Check:
+def _kernels() -> Finding:
     """Let ONNX Runtime load the kernels for custom operators, if they are installed."""
     try:
         kernels = find_kernels("auto", Device("cpu"))
@@ -131,14 +131,14 @@ def _kernels() -> Check:
         return _failed("kernels", error)
     if kernels is None:
         hint = f"For faster steps on a CPU, in a copy of the repository: {INSTALL_KERNELS}."
-        return Check("kernels", None, f"{DISTRIBUTION} is not installed: bodies of standard operators run", hint)
+        return Finding("kernels", None, f"{DISTRIBUTION} is not installed: bodies of standard operators run", hint)
     if kernels.version != __version__:
         detail = f"{kernels}, but xlexport is {__version__}: operators that changed run as bodies"
-        return Check("kernels", None, detail, f"Install the same version: {INSTALL_KERNELS}.")
-    return Check("kernels", True, f"{kernels}: {kernels.path}")
+        return Finding("kernels", None, detail, f"Install the same version: {INSTALL_KERNELS}.")
+    return Finding("kernels", True, f"{kernels}: {kernels.path}")
 
 
-def _known_answers(bundle: Path) -> Check:
+def _known_answers(bundle: Path) -> Finding:
     """Compare a bundle's scores on this machine with those that it brings."""
     name = f"known answers of {bundle}"
     try:
@@ -147,36 +147,36 @@ def _known_answers(bundle: Path) -> Check:
     except (BundleError, ProviderError) as error:
         return _failed(name, error)
     if result.passed is None and engine.bundle.encoder is not None:
-        return Check(name, None, "encoder-decoders have none", "Compare: xlexport verify BUNDLE CHECKPOINT.")
+        return Finding(name, None, "encoder-decoders have none", "Compare: xlexport verify BUNDLE CHECKPOINT.")
     if result.passed is None:
         why = "the bundle has none: an earlier version wrote it, or its text did not suit"
-        return Check(name, None, why, "To get some, convert the checkpoint again.")
+        return Finding(name, None, why, "To get some, convert the checkpoint again.")
     if result.passed:
-        return Check(name, True, str(result))
+        return Finding(name, True, str(result))
     hint = "Convert the checkpoint again." if engine.kernels is None else "Choose --set ops=none."
-    return Check(name, False if result.certain else None, str(result), hint)
+    return Finding(name, False if result.certain else None, str(result), hint)
 
 
-def _extra(extra: str) -> Check:
+def _extra(extra: str) -> Finding:
     if not packages_of(extra):
-        return Check(extra, None, f"for {PURPOSES[extra]}: unknown, because xlexport itself is not installed")
+        return Finding(extra, None, f"for {PURPOSES[extra]}: unknown, because xlexport itself is not installed")
     missing = missing_packages(extra)
     packages = [f"{name} {importlib.metadata.version(name)}" for name in packages_of(extra) if is_installed(name)]
     detail = f"for {PURPOSES[extra]}: {', '.join(packages) or 'nothing installed'}"
     if not missing:
-        return Check(extra, True, detail)
-    return Check(extra, None, f"{detail}; missing {', '.join(missing)}", install_command(missing))
+        return Finding(extra, True, detail)
+    return Finding(extra, None, f"{detail}; missing {', '.join(missing)}", install_command(missing))
 
 
-def _sample() -> Check:
+def _sample() -> Finding:
     try:
         path = sample_checkpoint()
     except XlexportError as error:
         return _failed("sample checkpoint", error, ok=None)
-    return Check("sample checkpoint", True, f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    return Finding("sample checkpoint", True, f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
-def _cores() -> Check:
+def _cores() -> Finding:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     detail = f"{usable} of {os.cpu_count()} usable by this process, load {load:.1f}"
@@ -185,36 +185,36 @@ def _cores() -> Check:
     allowed = int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
     if allowed is None or (usable is not None and allowed >= usable):
         busy = "Other programs keep them busy, and PyTorch suffers most: --threads 1 may be faster."
-        return Check("cores", True, detail) if load < (usable or 1) else Check("cores", None, detail, busy)
+        return Finding("cores", True, detail) if load < (usable or 1) else Finding("cores", None, detail, busy)
     hint = f"Use --threads {max(1, int(allowed))}."
-    return Check("cores", None, f"{detail}; its container may use {allowed:g}", hint)
+    return Finding("cores", None, f"{detail}; its container may use {allowed:g}", hint)
 
 
-def _memory() -> Check:
+def _memory() -> Finding:
     fields = {}
     for line in (_read("/proc/meminfo") or "").splitlines():
         name, _, value = line.partition(":")
         fields[name] = int(value.split()[0]) * 1024
     if "MemAvailable" not in fields:
-        return Check("memory", None, "unknown on this system")
+        return Finding("memory", None, "unknown on this system")
     detail = f"{fields['MemAvailable'] / 1e9:.1f} GB available of {fields['MemTotal'] / 1e9:.1f} GB"
     limit = (_read("/sys/fs/cgroup/memory.max") or "max").strip()
-    return Check("memory", True, detail + (f"; container limit {int(limit) / 1e9:.1f} GB" if limit.isdigit() else ""))
+    return Finding("memory", True, detail + (f"; container limit {int(limit) / 1e9:.1f} GB" if limit.isdigit() else ""))
 
 
-def _instruction_sets() -> Check:
+def _instruction_sets() -> Finding:
     for line in (_read("/proc/cpuinfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):  # x86, ARM
             flags = set(value.split())
             usable = [flag for flag in INSTRUCTION_SETS if flag in flags]
-            return Check("instruction sets", True, f"{platform.machine()}: {' '.join(usable) or 'none of note'}")
-    return Check("instruction sets", None, f"{platform.machine()}: unknown on this system")
+            return Finding("instruction sets", True, f"{platform.machine()}: {' '.join(usable) or 'none of note'}")
+    return Finding("instruction sets", None, f"{platform.machine()}: unknown on this system")
 
 
-def _failed(name: str, error: XlexportError | XlruntimeError, ok: bool | None = False) -> Check:
+def _failed(name: str, error: XlexportError | XlruntimeError, ok: bool | None = False) -> Finding:
     """Return an error as the result of a check."""
-    return Check(name, ok, error.message.removesuffix("."), error.hint)
+    return Finding(name, ok, error.message.removesuffix("."), error.hint)
 
 
 def _read(path: str) -> str | None:

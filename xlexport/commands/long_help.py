@@ -36,6 +36,7 @@ HEADINGS = (
     "Output",
     "Graphs",
     "Verification",
+    "Graph of others",
     "Tokenizer",
     "Checkpoint",
     "Training",

@@ -1,7 +1,8 @@
-"""The `verify` command. Its exit status is that of `diff`."""
+"""The `verify` command, for bundles and for graphs of others. Its exit status is that of `diff`."""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import traceback
 from pathlib import Path
@@ -9,13 +10,14 @@ from typing import Any
 
 import click
 
-from xlexport.commands.long_help import LongCommand, headed
+from xlexport.commands.long_help import LongCommand, headed, options_from
 from xlexport.commands.options import (
-    BUNDLE,
     MODEL,
     PATH,
+    BundleName,
     checkpoint_options,
     evaluation_options,
+    is_given,
     json_option,
     quiet_option,
     reading_given,
@@ -23,8 +25,11 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.commands.quantize import ids_option
+from xlexport.commands.settings import SettingOption
+from xlexport.graph_proof.options import GraphOptions
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import failure, print_json, print_table, tell_lines
+from xltraining.config_fields import options_of
 
 __all__ = ["verify"]
 
@@ -50,6 +55,19 @@ class _Verify(LongCommand):
             return TROUBLE
 
 
+class _BundleOrGraph(BundleName):
+    """A bundle as other commands take it, or the file of a graph: a bundle is a folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        path = Path(str(value))
+        return path if _is_graph(path) else super().convert(value, param, ctx)
+
+
+def _is_graph(path: Path) -> bool:
+    return path.is_file() or (path.suffix == ".onnx" and not path.is_dir())
+
+
 class _SegmentCount(click.IntRange):
     """A number of segments, or `all`."""
 
@@ -65,9 +83,10 @@ class _SegmentCount(click.IntRange):
         ("xlexport verify bundle checkpoint.pt --text book.txt --segments all", "On your text, to its end."),
         ("xlexport verify bundle checkpoint.pt --mem-len 1000", "With other settings than the model's own."),
         ("xlexport verify bundle --against own.py:reference --trust", "With your own eager code."),
+        ("xlexport verify vad.onnx --input x=speech.wav", "The carried state of a graph that others wrote."),
     ),
 )
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=_BundleOrGraph())
 @click.argument("checkpoint", type=MODEL, required=False)
 @headed(
     "Input",
@@ -77,7 +96,7 @@ class _SegmentCount(click.IntRange):
         "--segments",
         type=_SegmentCount(1),
         metavar="N|all",
-        help="Segments.  [default: until the memory has wrapped twice, and 1,000 tokens]",
+        help="Segments.  [default: twice the memory, 1,000 tokens]",
     ),
     click.option("--against", metavar="FILE.py:NAME", help="Your own eager code, instead of CHECKPOINT."),
 )
@@ -89,6 +108,14 @@ class _SegmentCount(click.IntRange):
 @headed("Checkpoint", checkpoint_options)
 @headed("Device", runtime_options)
 @headed("Model settings", evaluation_options)
+@options_from(
+    GraphOptions,
+    "graph_options",
+    state={"multiple": True, "type": click.STRING},
+    input={"multiple": True, "type": click.STRING},
+    context={"multiple": True, "type": click.STRING},
+    first={"type": PATH},
+)
 def verify(
     bundle: Path,
     checkpoint: str | None,
@@ -99,12 +126,18 @@ def verify(
     as_json: bool,
     reading: dict[str, Any],
     runtime: dict[str, Any],
+    graph_options: GraphOptions,
     **evaluation: Any,
 ) -> int:
     """Compare BUNDLE with the trained model in CHECKPOINT over many segments of carried memory.
 
-    CHECKPOINT is what `xlexport convert` took. Exit status: 0 equal, 1 unequal, 2 not compared.
+    CHECKPOINT is what `xlexport convert` took. Or check the state that GRAPH.onnx carries, alone or against another
+    graph or FILE.py:NAME. Exit status: 0 equal, 1 unequal, 2 not compared.
     """
+    if _is_graph(bundle):
+        refuse(_given(of_graphs=False), f"for bundles, but {bundle} is no folder. Leave {{}} out.")
+        return _prove(bundle, checkpoint, dataclasses.replace(graph_options, trust="trust" in runtime), as_json)
+    refuse(_given(of_graphs=True), f"for graphs of others, but {bundle} is a bundle. Leave {{}} out.")
     if checkpoint is None:
         refuse(reading_given(reading), "for CHECKPOINT. Give CHECKPOINT, or leave {} out.")
     from xlexport.extras import require
@@ -139,3 +172,32 @@ def verify(
     if (unequal := failure(error)) is not None:
         unequal.show(as_json)
     return UNEQUAL
+
+
+def _given(of_graphs: bool) -> dict[str, bool]:
+    """Return the spellings of the given options that are for graphs of others only, or for bundles only."""
+    graph, both = options_of(GraphOptions), ("bundle", "checkpoint", "as_json", "quiet", "trust", "overrides")
+    names = [
+        one for one in click.get_current_context().command.params if one.name not in both and is_given(str(one.name))
+    ]
+    return {
+        f"--set {one.setting}" if isinstance(one, SettingOption) else one.opts[-1]: True
+        for one in names
+        if (one.name in graph) == of_graphs
+    }
+
+
+def _prove(graph: Path, other: str | None, options: GraphOptions, as_json: bool) -> int:
+    """Print the report of a graph of others, and return the exit status."""
+    from xlexport.extras import require
+
+    require("convert")
+    from xlexport import api
+
+    with progress_bar("verifying") as progress:
+        report = api.verify_graph(graph, other, options=options, progress=progress)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print_table(report.rows())
+    return 0 if report.passed else UNEQUAL

@@ -134,13 +134,16 @@ def check_graph(content: bytes, file: str, data_files: Collection[str], limits: 
 
 
 class FileRecord:
-    """One pass over a file, which records its contents.
+    """One pass over a file, which records its contents. A subclass may allow other operators, functions and files.
 
     Attributes:
         operators: names of the ONNX operators in it, in graphs within nodes and in functions, too.
         strange: domain, name and overload of all others, except functions of ours.
         locations: the data files that hold its tensors.
     """
+
+    WRITTEN = "that xlexport does not write"  # operators that `is_operator` refuses
+    FUNCTIONS = DOMAIN  # whose functions may be in the file, in words
 
     def __init__(self, content: bytes, file: str, data_files: Collection[str], limits: Limits = GRAPH_LIMITS) -> None:
         self.content, self.data_files = content, data_files
@@ -201,30 +204,42 @@ class FileRecord:
             self.operators.add(operator)
             return
         name = _name(attributes)
-        if name[0] == DOMAIN:
+        if self.is_function(name[0]):
             scope.calls[name] += 1
             scope.deepest_call[name] = max(scope.deepest_call.get(name, 0), depth)
-        elif name[0] or name[1] not in OPERATORS:
-            self.strange.add(name)
-        else:
+        elif self.is_operator(name[0], name[1]):
             self.operators.add(name[1])
+        else:
+            self.strange.add(name)
+
+    def is_operator(self, domain: str, operator: str) -> bool:
+        """Return whether the file may call an operator; an empty domain is that of ONNX."""
+        return not domain and operator in OPERATORS
+
+    def is_function(self, domain: str) -> bool:
+        """Return whether a domain's operators are functions, which the file itself must hold."""
+        return domain == DOMAIN
+
+    def location_problem(self, location: str) -> str | None:
+        """Return what is wrong with a file that holds tensors, or None."""
+        return None if location in self.data_files else "which bundle.json does not list"
 
     def _function(self, name: _Name, scope: _Scope) -> None:
-        if name[0] != DOMAIN:
-            self.flaws[f"it holds the function {_shown(name)}, expected functions of {DOMAIN} only"] = None
+        if not self.is_function(name[0]):
+            self.flaws[f"it holds the function {_shown(name)}, expected functions of {self.FUNCTIONS} only"] = None
         elif name in self.functions:
             self.flaws[f"it holds the function {_shown(name)} twice"] = None
         self.functions[name] = scope
 
     def _location(self, location: str) -> None:
         self.locations.add(location)
-        if location not in self.data_files:
-            self.flaws[f"its weights lie in {named(location)}, which bundle.json does not list"] = None
+        if (problem := self.location_problem(location)) is not None:
+            self.flaws[f"its weights lie in {named(location)}, {problem}"] = None
 
     def problems(self) -> Iterator[str]:
         """Yield the problems of the file."""
         if self.strange:
-            yield f"it holds operators that xlexport does not write ({listed(sorted(map(_shown, self.strange)))})"
+            yield f"it holds operators {self.WRITTEN} ({listed(sorted(map(_shown, self.strange)))})"
         problems = list(self.flaws)
         yield from problems[:5]
         if problems:

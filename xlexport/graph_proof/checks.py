@@ -1,0 +1,393 @@
+"""Short checks of a graph that carries states: each runs one document in another way, and compares."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.graph_proof.compare import Deviation, difference, largest, moving_axis, tolerance_of
+from xlexport.graph_proof.graph_file import Port, Recurrence
+from xlexport.graph_proof.report import Check
+from xlexport.graph_proof.walk import GraphWalk, State, StepError, reason_of
+from xlruntime.devices import Device
+from xlruntime.messages import listed, named
+from xlruntime.providers import onnxruntime_errors, owned_value
+
+__all__ = ["Baseline", "check_fresh", "read_baseline", "recurrence_check", "short_checks"]
+
+LONGEST = 64  # steps of the document of all short checks
+WARM = 16  # steps before a state is changed
+ROWS = 3
+HUGE = 1e6  # by which a state is changed that shows no effect otherwise: weights near zero hide it
+CPU = Device("cpu")
+PIECES = (7, 3)  # steps a call, besides one
+Results = list[dict[str, npt.NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A short document, read step by step: what all short checks compare with.
+
+    Attributes:
+        results: of each step; states: after each step.
+        tolerance: the difference that rounding explains.
+    """
+
+    walk: GraphWalk
+    results: Results
+    states: list[State]
+    tolerance: float
+
+    @property
+    def steps(self) -> int:
+        """The number of steps."""
+        return len(self.results)
+
+    def judged(self, name: str, results: Results, state: State | None, detail: str) -> Check:
+        """Return the check of another run of the document, step by step."""
+        apart = largest(results, self.results, self.tolerance)
+        if state is not None and not apart.value > self.tolerance:
+            apart = max(apart, largest([state], [self.states[-1]], self.tolerance, "after step"), key=_value)
+        return self.verdict(name, apart, detail)
+
+    def verdict(self, name: str, apart: Deviation, detail: str) -> Check:
+        """Return the check of a largest difference."""
+        passed = apart.value <= self.tolerance
+        return Check(name, passed, detail, None if passed else apart.place, apart.value)
+
+
+def _value(apart: Deviation) -> float:
+    return apart.value
+
+
+def read_baseline(walk: GraphWalk, steps: int) -> Baseline:
+    """Return the document of the short checks, of at most `steps` steps; errors as `GraphWalk.run`."""
+    steps = int(min(steps, LONGEST, walk.steps))
+    results, states, state = Results(), list[State](), walk.first_state()
+    moved, shaken = walk.first_state(), Results()
+    generator = np.random.default_rng(0)
+    for at in range(steps):
+        feeds = walk.feeds(at, at + 1, state)
+        outputs, state = walk.run(feeds)
+        results.append({name: outputs[name] for name in walk.observed})
+        states.append(state)
+        if not walk.layout.grows:
+            outputs, moved = walk.run(_shaken({**feeds, **moved}, generator))
+            shaken.append({name: outputs[name] for name in walk.observed})
+    sensitivity = largest(shaken, results[: len(shaken)], np.inf).value
+    dtypes = [port.dtype for port in (*walk.file.inputs, *walk.file.outputs)]
+    return Baseline(walk, results, states, tolerance_of(dtypes, sensitivity))
+
+
+def _shaken(feeds: Mapping[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    """Return inputs whose last binary digits have changed."""
+    signs = (generator.integers(-1, 2, value.shape) for value in feeds.values())
+    return {
+        name: (value * (1 + np.finfo(value.dtype).eps * sign)).astype(value.dtype) if value.dtype.kind == "f" else value
+        for (name, value), sign in zip(feeds.items(), signs, strict=True)
+    }
+
+
+def short_checks(base: Baseline, contexts: bool) -> Iterator[Check]:
+    """Yield the results of all checks that need only a short document; `contexts`: whether steps overlap."""
+    for name, check in {
+        "cuts": lambda: _cuts(base, contexts),
+        "repeat": lambda: _repeat(base),
+        "state read": lambda: _state_read(base),
+        "state written": lambda: _state_written(base),
+        "rows": lambda: _rows(base),
+        "buffers": lambda: _buffers(base),
+        "save": lambda: _save(base),
+    }.items():
+        if not base.walk.pairs and name not in ("cuts", "repeat"):
+            yield Check(name, None, "the graph carries no state")
+            continue
+        yield _guarded(name, check)
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    """Return the result of a check, which has failed if the graph fails in it."""
+    try:
+        return check()
+    except StepError as error:
+        return Check(name, False, f"the graph fails: {error}")
+
+
+def check_fresh(base: Baseline) -> Check:
+    """Return whether the document has the same results after a long walk as before it, and in a new session."""
+
+    def check() -> Check:
+        results, state = base.walk.along(0, base.steps)
+        again = base.judged("fresh", results, state, "the first document again, after the long walk")
+        if again.passed is False:
+            return again
+        results, state = base.walk.reopened().along(0, base.steps)
+        return base.judged(
+            "fresh", results, state, "the first document again, after the long walk and in a new session"
+        )
+
+    return _guarded("fresh", check)
+
+
+def _cuts(base: Baseline, contexts: bool) -> Check:
+    """Return whether one call that reads many steps has the results of many calls."""
+    walk, steps, length = base.walk, base.steps, base.walk.length
+    if walk.layout.stream is None or steps < 2:
+        return Check("cuts", None, "one step only" if steps < 2 else "a step has a fixed size: no free axis")
+    hint = "" if contexts else "; if steps overlap, give --context, and --length if the graph takes one only"
+    try:
+        two = walk.read(0, 2, walk.first_state())[0]
+    except StepError as error:
+        what = f"it takes {length} along its free axis, and fails at {2 * length}{hint} ({error})"
+        return Check("cuts", None if contexts else False, what, f"axis {walk.layout.stream}")
+    axes = {name: moving_axis(base.results[0][name], two[name]) for name in walk.observed}
+    if contexts and all(axis is None for axis in axes.values()):
+        return Check("cuts", None, "one result a call, and steps overlap: the graph reads one length")
+    most = _most(base)
+    wholes, last = walk.along(0, most, by=most)
+    whole, worst = wholes[0], Deviation()
+    for by in (1, *(by for by in PIECES if by < most)):
+        parts, state = walk.along(0, most, by=by)
+        states = largest([state], [last], base.tolerance, "after step")
+        worst = max(worst, _joined(parts, whole, axes, by, base.tolerance), states, key=_value)
+        if not worst.value <= base.tolerance:
+            detail = f"one call of {most * length} against calls of {by * length}{hint}"
+            return Check("cuts", False, detail, worst.place, worst.value)
+    return base.verdict("cuts", worst, f"one call of {most * length} against calls of {length} and others")
+
+
+def _most(base: Baseline) -> int:
+    """Return how many steps one call reads: all of the document, or as many as the graph takes."""
+    most = base.steps
+    while most > 2:
+        try:
+            base.walk.read(0, most, base.walk.first_state())
+            return most
+        except StepError:
+            most //= 2
+    return 2
+
+
+def _joined(
+    parts: Results, whole: Mapping[str, npt.NDArray[Any]], axes: Mapping[str, int | None], by: int, limit: float
+) -> Deviation:
+    """Return the largest difference of pieces, put together, from the whole. The place is a step."""
+    worst = Deviation()
+    for name, axis in axes.items():
+        if axis is None:  # one result a call: of the last one
+            apart = Deviation(difference(parts[-1][name], whole[name]), f"{named(name)}, last call")
+            worst = max(worst, apart, key=_value)
+            continue
+        total, at = whole[name].shape[axis], 0
+        sizes = [part[name].shape[axis] for part in parts]
+        if sum(sizes) < total:
+            return Deviation(float("inf"), f"{named(name)}: {sum(sizes)} results, and {total} in one call")
+        extra = (sum(sizes) - total) // max(1, len(sizes) - 1) if sum(sizes) > total else 0  # of the context
+        for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+            kept = size - (extra if number else 0)
+            values = np.take(part[name], range(size - kept, size), axis)
+            expected = np.take(whole[name], range(at, min(at + kept, total)), axis)
+            apart = Deviation(difference(values, expected), f"{named(name)}, step {number * by}")
+            if not apart.value <= limit:
+                return apart
+            worst, at = max(worst, apart, key=_value), at + kept
+    return worst
+
+
+def _repeat(base: Baseline) -> Check:
+    results, state = base.walk.along(0, base.steps)
+    return base.judged("repeat", results, state, f"{base.steps} steps twice")
+
+
+def _save(base: Baseline) -> Check:
+    half = base.steps // 2
+    if not half:
+        return Check("save", None, "one step only")
+    saved = io.BytesIO()
+    np.savez(
+        saved,
+        allow_pickle=False,
+        **{f"state{at}": value for at, value in enumerate(base.states[half - 1].values())},
+    )
+    with np.load(io.BytesIO(saved.getvalue()), allow_pickle=False) as arrays:
+        restored = {
+            name: arrays[f"state{at}"].view(value.dtype)
+            for at, (name, value) in enumerate(base.states[half - 1].items())
+        }
+    results, state = base.walk.reopened().along(half, base.steps, restored)
+    detail = f"saved after {half} steps ({len(saved.getvalue()):,} bytes), restored in a new session"
+    return base.judged("save", [*base.results[:half], *results], state, detail)
+
+
+def _buffers(base: Baseline) -> Check:
+    walk = base.walk
+    if walk.layout.grows:
+        return Check("buffers", None, "the states grow, so no buffer holds both")
+    binding = walk.session.io_binding()
+    values = {name: owned_value(value, CPU) for name, value in walk.first_state().items()}
+    results = Results()
+    for at in range(base.steps):
+        feeds = walk.feeds(at, at + 1, {})
+        for name, value in feeds.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(value))
+        for pair in walk.pairs:
+            binding.bind_ortvalue_input(pair.input, values[pair.input])
+            binding.bind_ortvalue_output(pair.output, values[pair.input])
+        for name in walk.results:
+            binding.bind_output(name)
+        try:
+            walk.session.run_with_iobinding(binding)
+        except onnxruntime_errors() as error:
+            raise StepError(reason_of(error)) from error
+        bound = binding.get_outputs()
+        names = [*(pair.output for pair in walk.pairs), *walk.results]
+        found = {name: value.numpy() for name, value in zip(names, bound, strict=True)}
+        results.append({name: found[name].copy() for name in walk.observed})
+        binding.clear_binding_outputs()
+    state = {name: value.numpy() for name, value in values.items()}
+    return base.judged("buffers", results, state, "one buffer for each state as input and output, against two")
+
+
+def _state_written(base: Baseline) -> Check:
+    """Return whether each state changes, as numbers that an input or constant only passes through do not."""
+    walk = base.walk
+    before = [walk.first_state(), *base.states[:-1]]
+    kept, constant = [], []
+    for pair in walk.pairs:
+        old, new = ([state[pair.input] for state in states] for states in (before, base.states))
+        if all(difference(one, two) == 0 for one, two in zip(old, new, strict=True)):
+            kept.append(named(pair.output))
+        elif base.steps > 1 and all(difference(one, new[0]) == 0 for one in new):
+            constant.append(named(pair.output))
+    if kept or constant:
+        seen = [
+            *([f"{listed(kept)}: its input, unchanged"] if kept else []),
+            *([f"{listed(constant)}: the same numbers after each step"] if constant else []),
+        ]
+        return Check(
+            "state written",
+            False,
+            "; ".join(seen),
+            f"{(kept or constant)[0]}, step 0",
+            float(len(kept) + len(constant)),
+        )
+    return Check("state written", True, f"each of {len(walk.pairs)} changes from step to step")
+
+
+def _state_read(base: Baseline) -> Check:
+    """Return whether each state, if it is changed after some steps, changes the results that follow."""
+    walk = base.walk
+    warm = min(WARM, base.steps // 2)
+    if not warm:
+        return Check("state read", None, "one step only")
+    start = base.states[warm - 1]
+    silent, faint, least = [], [], Deviation(np.inf)
+    for port in walk.states:
+        strengths = [_effect(base, warm, {**start, port.name: value}) for value in _others(base, port, start)]
+        effect = next((one for one in strengths if one.value > 0), None)
+        if effect is None:
+            silent.append(named(port.name))
+        elif effect is not strengths[0]:
+            faint.append(named(port.name))
+        if effect is not None and effect.value < least.value:
+            least = effect
+    rest = base.steps - warm
+    if silent:
+        detail = f"changing {listed(silent)} after {warm} steps changes no result of the next {rest}"
+        return Check("state read", False, detail, silent[0], 0.0)
+    note = f"; {listed(faint)} only by numbers of {HUGE:g}" if faint else ""
+    return Check(
+        "state read",
+        True,
+        f"forgetting a state after {warm} steps changes what follows{note}",
+        least.place,
+        least.value,
+    )
+
+
+def _others(base: Baseline, port: Port, state: State) -> Iterator[npt.NDArray[Any]]:
+    """Yield other values of a state: forgotten ones, then very large ones."""
+    value, first = state[port.name], base.walk.first_state()[port.name]
+    yield first if first.shape == value.shape and difference(first, value) > 0 else np.zeros_like(value)
+    if value.dtype.kind == "b":
+        yield ~value
+    elif value.dtype.kind in "iu":
+        yield value + value.dtype.type(1)
+    else:
+        noise = np.random.default_rng(1).standard_normal(value.shape)
+        yield (value.astype(np.float64) + min(HUGE, float(np.finfo(value.dtype).max) / 8) * noise).astype(value.dtype)
+
+
+def _effect(base: Baseline, start: int, state: State) -> Deviation:
+    """Return the largest change of the results from step `start` on; an error of the graph is one, too."""
+    try:
+        results, _ = base.walk.along(start, base.steps, state)
+    except StepError:
+        return Deviation(np.inf, f"step {start}")
+    return largest(results, base.results[start:], np.inf)
+
+
+def _rows(base: Baseline) -> Check:
+    """Return whether rows of a batch have the results that each has alone."""
+    walk = base.walk
+    if not any(walk.layout.place(port, walk.layout.rows) is not None for port in walk.states):
+        return Check("rows", None, "no free axis of rows")
+    together, last = walk.along(0, base.steps, rows=tuple(range(ROWS)))
+    worst = Deviation()
+    for row in range(ROWS):
+        alone, state = (base.results, base.states[-1]) if row == 0 else walk.along(0, base.steps, rows=(row,))
+        for name in walk.observed:
+            axis = moving_axis(alone[0][name], together[0][name])
+            if axis is None:
+                detail = f"{named(name)} has shape {together[0][name].shape} for {ROWS} rows"
+                return Check("rows", False, detail, named(name))
+            picked = [{name: np.take(one[name], [row], axis)} for one in together]
+            apart = largest(picked, [{name: one[name]} for one in alone], base.tolerance)
+            worst = max(worst, Deviation(apart.value, f"row {row}, {apart.place}"), key=_value)
+        for port in walk.states:
+            axis = walk.layout.place(port, walk.layout.rows)
+            if axis is not None:
+                apart = Deviation(
+                    difference(np.take(last[port.name], [row], axis), state[port.name]),
+                    f"row {row}, {named(port.name)}",
+                )
+                worst = max(worst, apart, key=_value)
+    return base.verdict("rows", worst, f"{ROWS} rows together against each alone, {base.steps} steps")
+
+
+def _begins(one: Recurrence, carried: Collection[str]) -> bool:
+    """Return whether a recurrence begins with carried states; loops may have counters and sums of their own, too."""
+    begun = [name in carried for name in one.start]
+    return any(begun) if one.operator in ("Scan", "Loop") else all(begun)
+
+
+def recurrence_check(walk: GraphWalk, cuts: Check) -> Check:
+    """Return whether recurrences begin with a carried state, or whether those that do not read only within a step."""
+    found = walk.file.recurrences
+    if not found:
+        return Check("recurrence", None, "no LSTM, GRU, RNN, Scan or Loop")
+    carried = walk.file.reached([port.name for port in walk.states])
+    anew = [one for one in found if not _begins(one, carried)]
+    chosen = {one.choice for one in found if one.choice and one not in anew}  # another branch begins with a state
+    anew = [one for one in anew if one.choice not in chosen]
+    if not anew:
+        return Check("recurrence", True, f"{len(found)} of {len(found)} begin with a carried state", value=len(found))
+    seen = listed(f"{one.operator} {named(one.name)}" for one in anew)
+    if cuts.passed:
+        return Check(
+            "recurrence", True, f"{seen} begin anew in each call, but any cut has the same results", value=len(anew)
+        )
+    if walk.pairs and cuts.passed is None and all(one.backwards for one in anew):
+        return Check("recurrence", None, f"{seen} read in both directions, so only within a step", value=len(anew))
+    return Check(
+        "recurrence",
+        False,
+        f"{len(anew)} of {len(found)} begin anew in each call: {seen}",
+        named(anew[0].name),
+        len(anew),
+    )

@@ -1,0 +1,310 @@
+"""Make the values that a graph reads: from files whose size is known before they are read, or random ones."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import wave
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.errors import GraphError
+from xlexport.graph_proof.graph_file import GraphFile, Port
+from xlexport.graph_proof.layout import Layout
+from xlruntime.limits import Limits, read_at_most
+from xlruntime.messages import first_line, listed, named, near_path
+
+__all__ = ["MOST_BYTES", "Source", "make_source", "read_arrays", "read_values"]
+
+MOST_BYTES = 1 << 29
+"""Of one array of a file."""
+BLOCK = 16  # steps whose random numbers are drawn together
+LONGEST_HEADER = 10_000  # bytes that describe an array
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+RANGE = re.compile(rf"({NUMBER})\.\.({NUMBER})")
+PCM = {1: ("u1", 128.0, 128.0), 2: ("<i2", 0.0, 2.0**15), 4: ("<i4", 0.0, 2.0**31)}  # type, zero, one, by bytes
+Word = Literal["count", "total", "length"]
+WORDS: dict[Word, str] = {
+    "count": "its place in the stream",
+    "total": "how many were read after this step",
+    "length": "how many this step reads",
+}
+HINT = "Write it again with numpy.save or numpy.savez."
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What one input is fed with.
+
+    Attributes:
+        axis: the axis along which the steps of the stream lie; None for a value that is the same in each step.
+        size: how many new values along the axis a step has; for a free axis, `length`.
+        context: how many values of the step before come first.
+        low, high: of random numbers; both are the same number if it is constant.
+        data: an array whose axis `axis` is the whole stream.
+        word: what the numbers count.
+    """
+
+    port: Port
+    axis: int | None
+    size: int
+    context: int
+    low: float = 0.0
+    high: float = 0.0
+    data: npt.NDArray[Any] | None = None
+    word: Word | None = None
+    seed: int = 0
+
+    @property
+    def steps(self) -> float:
+        """How many steps there is data for."""
+        return math.inf if self.data is None or self.axis is None else self.data.shape[self.axis] // self.size
+
+    def __str__(self) -> str:
+        if self.data is not None:
+            how = f"{self.steps:,} steps of a file"
+        elif self.word is not None:
+            how = WORDS[self.word]
+        elif self.low == self.high:
+            how = f"{self.low:g}"
+        else:
+            how = f"random {self.low:g} to {self.high:g}"
+        context = f", each step after the last {self.context} of the step before" if self.context else ""
+        return f"{self.port}: {how}{context}"
+
+    def values(self, layout: Layout, rows: Sequence[int], start: int, stop: int, length: int, past: int) -> Any:
+        """Return the input for steps `start` to `stop` in one call.
+
+        Args:
+            rows: numbers of documents, each of which is another stream.
+            length: size of the free axis of the stream in one step.
+            past: size of the caches that grow.
+        """
+        count = stop - start
+        shape = layout.shape(self.port, len(rows), count * length, past)
+        if self.word is None and self.low == self.high and self.data is None:
+            return np.full(shape, self.low, self.port.dtype)
+        if self.word is not None:
+            first, size = start * length, count * length
+            if self.word == "count" and self.axis is not None:
+                numbers = first + np.arange(shape[self.axis])
+                along = [1] * len(shape)
+                along[self.axis] = shape[self.axis]
+                return np.broadcast_to(numbers.reshape(along), shape).astype(self.port.dtype)
+            return np.full(shape, {"count": first, "total": first + size, "length": size}[self.word], self.port.dtype)
+        pieces = [self._row(layout, row, start, stop, length) for row in rows]
+        at = layout.place(self.port, layout.rows)
+        return pieces[0] if at is None else np.concatenate(pieces, at)
+
+    def _row(self, layout: Layout, row: int, start: int, stop: int, length: int) -> npt.NDArray[Any]:
+        """Return the values of one document."""
+        if self.axis is None:
+            return self._step(layout, row, 0, length)
+        steps = [self._step(layout, row, step, length) for step in range(start, stop)]
+        if self.context:
+            before: list[npt.NDArray[Any]] = []
+            missing, step = self.context, start - 1
+            while missing > 0:
+                part = self._step(layout, row, step, length) if step >= 0 else np.zeros_like(steps[0])
+                part = np.take(part, range(max(0, part.shape[self.axis] - missing), part.shape[self.axis]), self.axis)
+                before.insert(0, part)
+                missing, step = missing - part.shape[self.axis], step - 1
+            steps = before + steps
+        return np.concatenate(steps, self.axis) if len(steps) > 1 else steps[0]
+
+    def _step(self, layout: Layout, row: int, step: int, length: int) -> npt.NDArray[Any]:
+        """Return what is new in one step of one document."""
+        if self.data is not None:
+            if self.axis is None:
+                return self.data
+            first = (row * 7 + step) * self.size % (self.data.shape[self.axis] - self.size + 1)
+            return np.take(self.data, range(first, first + self.size), self.axis)
+        shape = list(layout.shape(self.port, 1, length, 0))
+        if self.axis is not None:
+            shape[self.axis] = self.size
+        return self._random((BLOCK, *shape), row, step // BLOCK)[step % BLOCK]
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019 - a proof has few sources, which live as long as it
+    def _random(self, shape: tuple[int, ...], row: int, block: int) -> npt.NDArray[Any]:
+        """Return the random numbers of a block of steps."""
+        generator = np.random.default_rng([self.seed, row, block, *self.port.name.encode()])
+        if self.port.dtype.kind in "iub":
+            return generator.integers(int(self.low), int(self.high), shape, endpoint=True).astype(self.port.dtype)
+        return generator.uniform(self.low, self.high, shape).astype(self.port.dtype)
+
+
+def make_source(
+    graph: GraphFile, port: Port, text: str | None, layout: Layout, length: int, context: int, folder: Path, seed: int
+) -> Source:
+    """Return the source of one input.
+
+    Args:
+        text: what the user says; None: chosen by name and type.
+        folder: where names of files begin.
+
+    Raises:
+        GraphError: the text, the file or the size of the context does not fit the input.
+    """
+    axis = _stream_axis(port, layout)
+    free = axis is not None and (port.shape or ())[axis] == layout.stream
+    size = length if free or axis is None else int((port.shape or ())[axis]) - context
+    if context and (axis is None or size < 1):
+        what = (
+            f"{graph.path}: --context {named(port.name)}={context}: {port} has no axis for more than {context} values."
+        )
+        raise GraphError(what, hint="Give a smaller number.")
+    if layout.stream is not None and not free:
+        axis = None  # it has no part in the stream, so it stays the same
+    source = functools.partial(Source, port, axis, size, context, seed=seed)
+    if text is None:
+        return _chosen(graph, port, layout, source)
+    if (word := next((one for one in WORDS if one == text), None)) is not None:
+        return source(word=word)
+    if match := RANGE.fullmatch(text):
+        low, high = float(match[1]), float(match[2])
+        if low > high:
+            raise GraphError(f"--input {named(port.name)}={text}: {low:g} is above {high:g}.", hint="Give LOW..HIGH.")
+        return source(low=low, high=high)
+    if re.fullmatch(NUMBER, text):
+        return source(low=float(text), high=float(text))
+    return source(data=_fitting(port, read_values(folder / text, port.name), layout, axis, length))
+
+
+def _stream_axis(port: Port, layout: Layout) -> int | None:
+    """Return the free axis of the stream; without one, the last axis of more than one number."""
+    at = layout.place(port, (layout.stream,))
+    if at is None and port.shape:
+        fixed = [place for place, axis in enumerate(port.shape) if isinstance(axis, int)]
+        at = next((place for place in reversed(fixed) if port.shape[place] != 1), fixed[-1] if fixed else None)
+    return at
+
+
+def _chosen(graph: GraphFile, port: Port, layout: Layout, source: Any) -> Source:
+    """Return the source of an input about which the user says nothing."""
+    kind, name = port.dtype.kind, port.name.lower()
+    if "mask" in name:
+        return source(low=1.0, high=1.0)
+    if "position" in name and kind in "iu":
+        return source(word="count")
+    if kind == "b":
+        return source(low=0, high=1)
+    if kind in "iu":
+        if port.name not in graph.vocabularies:
+            what = f"{graph.path}: {port} holds whole numbers, whose range nothing shows."
+            raise GraphError(what, hint=f"Give a number, a file or a range: --input {named(port.name)}=0..9.")
+        return source(low=0, high=graph.vocabularies[port.name] - 1)
+    return source(low=-1.0, high=1.0)
+
+
+def _fitting(port: Port, data: npt.NDArray[Any], layout: Layout, axis: int | None, length: int) -> npt.NDArray[Any]:
+    """Return an array of a file in the shape of an input, with all its steps along the axis of the stream."""
+    axes = layout.shape(port, 1, length, 0)
+    if data.shape == axes or axis is None:
+        fits = data.size == math.prod(axes)
+        steps = data.reshape(axes) if fits else data
+    elif data.ndim == 1:
+        shape = [1] * len(axes)
+        shape[axis] = len(data)
+        steps, fits = data.reshape(shape), all(n == 1 for at, n in enumerate(axes) if at != axis)
+    else:
+        if data.ndim == len(axes) + 1:  # a step is a part of its own
+            data = np.concatenate(list(data), axis) if len(data) else data
+        steps = data
+        fits = data.ndim == len(axes) and all(n == axes[at] for at, n in enumerate(data.shape) if at != axis)
+    if not fits or not steps.size or (axis is not None and steps.shape[axis] < axes[axis]):
+        what = f"--input {named(port.name)}: an array of shape {data.shape} does not fit {port}."
+        raise GraphError(what, hint="Give all steps along one axis, or steps of that shape in an array with one more.")
+    return steps.astype(port.dtype)
+
+
+def read_values(path: Path, name: str) -> npt.NDArray[Any]:
+    """Return the numbers of a file: the array `name` of an archive (or its only one), an array, sound, or a text.
+
+    Raises:
+        GraphError: it is missing, too large, or not what its ending says.
+    """
+    if not path.is_file():
+        raise GraphError(f"{path}: no such file.", hint=near_path(path) or "Give a number, LOW..HIGH or a file.")
+    if path.suffix == ".npz":
+        arrays = read_arrays(path)
+        if name not in arrays and len(arrays) != 1:
+            raise GraphError(f"{path}: no array {named(name)}, only {listed(map(named, arrays))}.", hint="Rename one.")
+        return arrays.get(name, next(iter(arrays.values())))
+    try:
+        if path.suffix == ".npy":
+            with path.open("rb") as file:
+                return _read_array(file, str(path))
+        return _read_sound(path) if path.suffix == ".wav" else _read_text(path)
+    except (ValueError, EOFError, wave.Error) as error:
+        if isinstance(error, GraphError):
+            raise
+        raise GraphError(f"{path}: damaged or of another kind ({first_line(error)}).", hint=HINT) from error
+
+
+def read_arrays(path: Path) -> Mapping[str, npt.NDArray[Any]]:
+    """Return the arrays of a file .npz by name; errors as `read_values`."""
+    if not path.is_file():
+        raise GraphError(f"{path}: no such file.", hint=near_path(path) or "Check the path.")
+    arrays, left = dict[str, npt.NDArray[Any]](), MOST_BYTES
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if (left := left - entry.file_size) < 0:
+                    what = f"{path}: more than {MOST_BYTES:,} bytes of arrays."
+                    raise GraphError(what, hint="Give fewer steps.")
+                with archive.open(entry) as file:
+                    arrays[entry.filename.removesuffix(".npy")] = _read_array(file, str(path))  # type: ignore[arg-type]
+    except (ValueError, EOFError, OSError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
+        if isinstance(error, GraphError):
+            raise
+        raise GraphError(f"{path}: damaged or of another kind ({first_line(error)}).", hint=HINT) from error
+    return arrays
+
+
+def _read_array(file: BinaryIO, name: str) -> npt.NDArray[Any]:
+    """Return an array once its header says how large it is; pickled objects are refused."""
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"version {version} of the format")
+    shape, by_columns, dtype = read(file, max_header_size=LONGEST_HEADER)
+    if dtype.kind not in "iufb":
+        raise GraphError(f"{name}: holds {dtype}, expected numbers.", hint=HINT)
+    size = math.prod(shape) * dtype.itemsize
+    if size > MOST_BYTES:
+        raise GraphError(f"{name}: {size:,} bytes, expected at most {MOST_BYTES:,}.", hint="Give fewer steps.")
+    content = read_at_most(file, Limits(bytes=size).budget(name, GraphError))
+    if len(content) != size:
+        raise ValueError(f"ends after {len(content):,} of {size:,} bytes")
+    return np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C")
+
+
+def _read_sound(path: Path) -> npt.NDArray[np.float32]:
+    """Return the first channel of sound, between -1 and 1."""
+    with wave.open(str(path), "rb") as sound:
+        width, channels, frames = sound.getsampwidth(), sound.getnchannels(), sound.getnframes()
+        if width not in PCM:
+            raise ValueError(f"{8 * width} bits a sample, expected 8, 16 or 32")
+        if width * channels * frames > MOST_BYTES:
+            raise GraphError(f"{path}: more than {MOST_BYTES:,} bytes of sound.", hint="Cut it.")
+        raw = sound.readframes(frames)
+    kind, zero, one = PCM[width]
+    samples = np.frombuffer(raw, kind).reshape(-1, channels)[:, 0]
+    return ((samples.astype(np.float64) - zero) / one).astype(np.float32)
+
+
+def _read_text(path: Path) -> npt.NDArray[Any]:
+    """Return numbers separated by white space: token ids, or values."""
+    with path.open("rb") as file:
+        words = read_at_most(file, Limits(bytes=MOST_BYTES // 8).budget(str(path), GraphError)).split()
+    try:
+        return np.array(words, dtype=np.int64)
+    except ValueError:
+        return np.array(words, dtype=np.float64)

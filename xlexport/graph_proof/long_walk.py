@@ -1,0 +1,289 @@
+"""Walk many steps: how far the states reach, what counts, and whether another graph stays beside this one."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.callbacks import Progress
+from xlexport.graph_proof.checks import Baseline
+from xlexport.graph_proof.compare import Deviation, difference
+from xlexport.graph_proof.counterpart import OtherGraph, OtherModule
+from xlexport.graph_proof.report import Check
+from xlexport.graph_proof.walk import GraphWalk, State, StepError
+from xlruntime.messages import listed, named
+
+__all__ = ["LongWalk", "horizon_check", "other_check", "range_check", "walk_long"]
+
+FLOAT16 = 65_504.0
+COUNTS = 1 << 24  # the last whole number up to which float32 holds every one
+HORIZONS = (1 << 20, (1 << 24) + 1, (1 << 31) + 7)
+AFTER = 8  # steps that follow a counter that was set
+LINEAR = 0.85  # of a linear growth, in the last quarter of the walk against the one before
+LEAST = 40  # steps from which growth can be told
+BLOCK = 64  # steps that the other graph reads in one call
+SMALL = 16  # numbers of a state that may be a counter
+
+
+@dataclass
+class LongWalk:
+    """What a walk has seen.
+
+    Attributes:
+        steps: steps that were read; stopped: why not all, or None; failure: the error of the graph in the next step.
+        reach: the largest absolute value of each state so far, at marked steps.
+        counters: states that grow by the same amount in each step, with the amount.
+        apart: the largest difference from the other graph; early, late: in the first and the last hundred steps.
+    """
+
+    steps: int = 0
+    stopped: str | None = None
+    failure: str | None = None
+    reach: dict[str, dict[int, float]] = field(default_factory=dict)
+    counters: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    broken: str | None = None
+    apart: Deviation = field(default_factory=Deviation)
+    early: float = 0.0
+    late: list[float] = field(default_factory=list)
+
+
+def walk_long(
+    base: Baseline,
+    steps: int,
+    seconds: float,
+    other: OtherGraph | OtherModule | None,
+    progress: Progress,
+) -> LongWalk:
+    """Walk `steps` steps from the first state, or as many as `seconds` and the files of inputs allow."""
+    walk, seen = base.walk, LongWalk()
+    steps = int(min(steps, walk.steps))
+    marks = {10**power for power in range(1, 9)} | {steps * part // 4 for part in (1, 2, 3, 4)}
+    until, state = time.monotonic() + seconds, walk.first_state()
+    reach = {pair.input: 0.0 for pair in walk.pairs}
+    deltas: dict[str, npt.NDArray[Any]] | None = None
+    for step in range(steps):
+        feeds = walk.feeds(step, step + 1, state)
+        try:
+            outputs, after = walk.run(feeds)
+        except StepError as error:
+            seen.failure = str(error)
+            break
+        reach = {name: max(reach[name], _magnitude(value)) for name, value in after.items()}
+        if seen.broken is None and (
+            bad := [one for one in (*walk.results, *(pair.output for pair in walk.pairs)) if not _finite(outputs[one])]
+        ):
+            seen.broken = f"{named(bad[0])}, step {step}"
+        deltas = _still_counting(deltas, state, after)
+        if other is not None:
+            _compare(seen, base, other, step, feeds, outputs)
+        state, seen.steps = after, step + 1
+        if seen.steps in marks:
+            for name in reach:
+                seen.reach.setdefault(name, {})[seen.steps] = reach[name]
+            progress(seen.steps, steps)
+        if time.monotonic() > until:
+            seen.stopped = f"stopped after {seconds:.0f} s"
+            break
+    for name in reach:
+        seen.reach.setdefault(name, {})[seen.steps] = reach[name]
+    seen.counters = deltas or {}
+    if isinstance(other, OtherGraph | OtherModule) and seen.failure is None:
+        for mine, theirs in other.last_states():
+            apart = Deviation(
+                difference(other.state[theirs], state[mine]), f"{named(mine)}, after step {seen.steps - 1}"
+            )
+            if apart.value > seen.apart.value and not seen.apart.value > base.tolerance:
+                seen.apart = apart
+    return seen
+
+
+def _magnitude(value: npt.NDArray[Any]) -> float:
+    return float(np.max(np.abs(value), initial=0)) if value.dtype.kind != "b" else 1.0
+
+
+def _finite(value: npt.NDArray[Any]) -> bool:
+    return value.dtype.kind != "f" or bool(np.isfinite(value).all())
+
+
+def _still_counting(
+    deltas: dict[str, npt.NDArray[Any]] | None, before: State, after: State
+) -> dict[str, npt.NDArray[Any]]:
+    """Return how much each state grows that has grown so in each step before, too."""
+    found = {}
+    for name in after if deltas is None else deltas:
+        old, new = before[name], after[name]
+        if new.dtype.kind not in "iuf" or old.shape != new.shape or not 0 < new.size <= SMALL:
+            continue
+        delta = new.astype(np.float64) - old.astype(np.float64)
+        whole = np.array_equal(np.round(delta), delta) and np.array_equal(np.round(old), old) and bool(delta.any())
+        if whole and (deltas is None or np.array_equal(delta, deltas[name])):
+            found[name] = delta
+    return found
+
+
+def _compare(
+    seen: LongWalk,
+    base: Baseline,
+    other: OtherGraph | OtherModule,
+    step: int,
+    feeds: Mapping[str, Any],
+    outputs: Mapping[str, npt.NDArray[Any]],
+) -> None:
+    """Record how far the other graph is apart in one step."""
+    read = {source.port.name: feeds[source.port.name] for source in base.walk.sources}
+    now = 0.0
+    for name, value in other.step(read).items():
+        apart = _apart(value, outputs[name])
+        now = max(now, apart)
+        if apart > seen.apart.value:
+            first = seen.apart.place if seen.apart.value > base.tolerance else f"{named(name)}, step {step}"
+            seen.apart = Deviation(apart, first)
+    if step < 100:
+        seen.early = max(seen.early, now)
+    seen.late = [*seen.late[-99:], now]
+
+
+def _apart(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
+    """Return how far results are apart that may differ in axes of size one."""
+    return difference(found.reshape(-1), expected.reshape(-1))
+
+
+def other_check(base: Baseline, seen: LongWalk, other: OtherGraph | OtherModule | None) -> Check:
+    """Return whether another graph has the same results, step by step and in one call."""
+    if other is None:
+        return Check("other", None, "no other graph or module given")
+    late = max(seen.late, default=0.0)
+    detail = f"{seen.steps:,} steps; first hundred {seen.early:.1e}, last hundred {late:.1e}"
+    check = base.verdict("other", seen.apart, detail)
+    if check.passed is False or not isinstance(other, OtherGraph) or other.walk.layout.stream is None:
+        return check
+    walk, count = base.walk, min(BLOCK, base.steps)
+    if any(source.context for source in walk.sources) and other.walk.layout.stream == walk.layout.stream:
+        return check
+    state: State = walk.first_state()
+    steps, worst = [], seen.apart
+    for at in range(count):
+        feeds = walk.feeds(at, at + 1, state)
+        state = base.states[at]
+        steps.append({source.port.name: feeds[source.port.name] for source in walk.sources})
+    try:
+        for at, results in enumerate(other.block(steps)):
+            for name, value in results.items():
+                apart = _apart(value, base.results[at][name])
+                if apart > worst.value:
+                    worst = Deviation(apart, f"{named(name)}, step {at} of {count} in one call")
+    except StepError:
+        return check
+    return base.verdict("other", worst, f"{detail}; also {count} steps in one call")
+
+
+def range_check(walk: GraphWalk, seen: LongWalk) -> Check:
+    """Return whether the states stay in a range: finite, and without a growth that is linear or faster."""
+    if not walk.pairs:
+        return Check("range", None, "the graph carries no state")
+    if seen.broken is not None:
+        return Check("range", False, "not a finite number", seen.broken, _reached(seen))
+    lines, growing = [], []
+    for port in walk.states:
+        reach = seen.reach[port.name]
+        marks = [mark for mark in sorted(reach) if mark in (10, 100, 1000, 10_000) or mark == seen.steps]
+        notes = f"{', '.join(f'{reach[mark]:.4g}' for mark in marks)}"
+        if port.dtype.kind == "f" and _is_linear(reach, seen.steps):
+            growing.append(named(port.name))
+        if port.dtype.kind == "f" and reach[seen.steps] > FLOAT16:
+            notes += " (beyond float16)"
+        lines.append((reach[seen.steps], f"{named(port.name)} {notes}"))
+        steps = ", ".join(f"{mark:,}" for mark in marks)
+    lines.sort(key=lambda line: -line[0])
+    detail = f"largest after {steps} steps: {listed(line for _, line in lines)}"
+    if growing:
+        drawn = any(
+            source.data is None and source.axis is not None and source.low < source.high for source in walk.sources
+        )
+        chance = "; on random inputs: try real ones with --input" if drawn else ""
+        counts = (
+            " (a counter: float32 counts to 16,777,216)"
+            if set(growing) & {named(name) for name in seen.counters}
+            else ""
+        )
+        return Check(
+            "range",
+            False,
+            f"{listed(growing)} grows with each step, without end{counts}; {detail}{chance}",
+            f"{growing[0]}, step {seen.steps - 1}",
+            _reached(seen),
+        )
+    return Check("range", True, detail, None, _reached(seen))
+
+
+def _reached(seen: LongWalk) -> float:
+    return max((max(reach.values()) for reach in seen.reach.values()), default=0.0)
+
+
+def _is_linear(reach: Mapping[int, float], steps: int) -> bool:
+    """Return whether the last quarter of a walk has raised a state by as much as the quarter before."""
+    if steps < LEAST or not all(steps * part // 4 in reach for part in (2, 3, 4)):
+        return False
+    half, most, end = (reach[steps * part // 4] for part in (2, 3, 4))
+    before, last = most - half, end - most
+    return math.isinf(end) or (before > 0 and last >= LINEAR * before and end >= 1.3 * half)
+
+
+def horizon_check(base: Baseline, seen: LongWalk) -> Check:
+    """Return whether counters count on far from the beginning, and the walk has met no end of a table."""
+    walk = base.walk
+    if seen.failure is not None:
+        return Check("horizon", False, f"the graph fails: {seen.failure}", f"step {seen.steps}", seen.steps)
+    grown = f"; states of {_past(walk, seen):,} steps" if walk.layout.grows else ""
+    if not seen.counters:
+        return Check(
+            "horizon", None if not grown else True, f"no state counts steps{grown}", value=seen.steps if grown else None
+        )
+    beyond = []
+    for name, delta in seen.counters.items():
+        start = base.states[-1]
+        for horizon in HORIZONS:
+            dtype = start[name].dtype
+            if dtype.kind in "iu" and horizon + AFTER * float(np.max(np.abs(delta))) > np.iinfo(dtype).max:
+                beyond.append(f"{named(name)} is {dtype}: it ends at {np.iinfo(dtype).max:,}")
+                break
+            state: State = {**start, name: np.full_like(start[name], horizon)}
+            problem = _counts_on(base, state, name, delta)
+            if problem is not None:
+                return Check(
+                    "horizon", False, f"{named(name)} at {horizon:,}: {problem}", f"{named(name)}, {horizon:,}", horizon
+                )
+    note = f"; {listed(beyond)}" if beyond else ""
+    return Check(
+        "horizon",
+        True,
+        f"{listed(map(named, seen.counters))} count on at 2^20, 2^24 + 1 and 2^31 + 7{note}{grown}",
+        value=HORIZONS[-1],
+    )
+
+
+def _past(walk: GraphWalk, seen: LongWalk) -> int:
+    return seen.steps * (walk.length if walk.layout.stream else 1)
+
+
+def _counts_on(base: Baseline, state: State, name: str, delta: npt.NDArray[Any]) -> str | None:
+    """Return what goes wrong in the steps after a counter was set, or None."""
+    walk = base.walk
+    for at in range(min(AFTER, base.steps)):
+        try:
+            outputs, after = walk.read(at, at + 1, state)
+        except StepError as error:
+            return f"the graph fails: {error}"
+        moved = after[name].astype(np.float64) - state[name].astype(np.float64)
+        if not np.array_equal(moved, delta):
+            return f"it moves by {moved.flat[0]:g} a step, expected {delta.flat[0]:g}"
+        if bad := [result for result in walk.results if not _finite(outputs[result])]:
+            return f"{named(bad[0])} is not finite"
+        state = after
+    return None

@@ -1,0 +1,291 @@
+"""Run a graph of others along streams, each step with the states of the step before."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.errors import GraphError
+from xlexport.graph_proof.graph_file import GraphFile, Port
+from xlexport.graph_proof.inputs import Source, make_source, read_arrays
+from xlexport.graph_proof.layout import Layout, find_layout
+from xlexport.graph_proof.options import GraphOptions, parts_of
+from xlexport.graph_proof.pairs import find_pairs
+from xlexport.graph_proof.report import Pair
+from xlruntime.messages import first_line, listed, named
+from xlruntime.providers import import_onnxruntime, onnxruntime_errors, session_options
+
+__all__ = ["GraphWalk", "State", "StepError", "open_graph", "open_walk", "reason_of"]
+
+State = Mapping[str, npt.NDArray[Any]]
+"""Carried states by the names of their inputs."""
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+LENGTHS = tuple(1 << power for power in range(17))  # of a free axis that are tried
+NODE = re.compile(r"running (\w+) node\. Name:'([^']*)'")
+LONGEST = 200  # characters of an error of ONNX Runtime
+OUT_OF_MEMORY = ("bad_alloc", "bad allocation", "allocate memory", "Failed to allocate")
+
+
+class StepError(Exception):
+    """A graph fails in a step; the text is one line."""
+
+
+def open_graph(file: GraphFile) -> Any:
+    """Return an `onnxruntime.InferenceSession` on one thread of the CPU, so that equal steps have equal bits.
+
+    Raises:
+        GraphError: ONNX Runtime cannot load the graph.
+        MemoryError: it needs too much memory.
+    """
+    options = session_options(threads=1)
+    options.add_session_config_entry(WEIGHTS_FOLDER, str(file.path.absolute().parent))
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    try:
+        return import_onnxruntime().InferenceSession(
+            file.content, sess_options=options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+    except onnxruntime_errors() as error:
+        _raise_memory(error)
+        what = f"{file.path}: ONNX Runtime cannot load it ({reason_of(error)})."
+        raise GraphError(what, hint="Export it again for this version, with operators of ONNX.") from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return why ONNX Runtime fails, after the innermost node in which it does."""
+    text = first_line(error).removeprefix("[ONNXRuntimeError] : ")
+    *_, message = text.split("Status Message: ")
+    nodes = NODE.findall(text)
+    return f"{nodes[-1][0]} {named(nodes[-1][1])}: {message[:LONGEST]}" if nodes else message[:LONGEST]
+
+
+def _raise_memory(error: Exception) -> None:
+    if any(words in str(error) for words in OUT_OF_MEMORY):
+        raise MemoryError from error
+
+
+@dataclass(frozen=True)
+class GraphWalk:
+    """A graph with all that a walk needs.
+
+    Attributes:
+        session: of ONNX Runtime.
+        sources: of the inputs that are no states.
+        results: names of the outputs that are no states.
+        length: size of the free axis of the stream in a step.
+        first: values of the states before the first step, for one row.
+    """
+
+    file: GraphFile
+    session: Any
+    pairs: tuple[Pair, ...]
+    sources: tuple[Source, ...]
+    layout: Layout
+    results: tuple[str, ...]
+    length: int
+    first: State
+
+    def reopened(self) -> GraphWalk:
+        """Return the same graph in a new session."""
+        return replace(self, session=open_graph(self.file))
+
+    @property
+    def states(self) -> tuple[Port, ...]:
+        """The inputs that are states."""
+        ports = {port.name: port for port in self.file.inputs}
+        return tuple(ports[pair.input] for pair in self.pairs)
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        """The outputs that show what a state does: the results, or the states themselves if there are none."""
+        return self.results or tuple(pair.output for pair in self.pairs)
+
+    @property
+    def steps(self) -> float:
+        """How many steps the files of inputs have."""
+        return min((source.steps for source in self.sources), default=math.inf)
+
+    def first_state(self, rows: int = 1) -> State:
+        """Return the states before the first step, the same for each row."""
+        state = {}
+        for port in self.states:
+            value, at = self.first[port.name], self.layout.place(port, self.layout.rows)
+            state[port.name] = value if at is None else np.repeat(value, rows, at)
+        return state
+
+    def past(self, state: State) -> int:
+        """Return the size of the caches that grow."""
+        for port in self.states:
+            if (at := self.layout.place(port, self.layout.grows)) is not None:
+                return state[port.name].shape[at]
+        return 0
+
+    def feeds(self, start: int, stop: int, state: State, rows: Sequence[int] = (0,)) -> dict[str, Any]:
+        """Return the inputs of a call that reads the steps `start` to `stop`, states included."""
+        past = self.past(state)
+        read = {one.port.name: one.values(self.layout, rows, start, stop, self.length, past) for one in self.sources}
+        return {**read, **state}
+
+    def run(self, feeds: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], State]:
+        """Return all outputs, and the states for the next step.
+
+        Raises:
+            StepError: the graph fails.
+            MemoryError: it needs too much memory.
+        """
+        try:
+            values = self.session.run(None, dict(feeds))
+        except onnxruntime_errors() as error:
+            _raise_memory(error)
+            raise StepError(reason_of(error)) from error
+        outputs = dict(zip((port.name for port in self.file.outputs), values, strict=True))
+        return outputs, {pair.input: outputs[pair.output] for pair in self.pairs}
+
+    def read(
+        self, start: int, stop: int, state: State, rows: Sequence[int] = (0,)
+    ) -> tuple[dict[str, npt.NDArray[Any]], State]:
+        """Return the outputs and states of one call; arguments as `feeds`, errors as `run`."""
+        return self.run(self.feeds(start, stop, state, rows))
+
+    def along(
+        self, start: int, stop: int, state: State | None = None, rows: Sequence[int] = (0,), by: int = 1
+    ) -> tuple[list[dict[str, npt.NDArray[Any]]], State]:
+        """Return the results of each call and the last states; `by` steps a call.
+
+        Args:
+            state: None: the first one.
+        """
+        state = self.first_state(len(rows)) if state is None else state
+        results = []
+        for at in range(start, stop, by):
+            outputs, state = self.read(at, min(at + by, stop), state, rows)
+            results.append({name: outputs[name] for name in self.observed})
+        return results, state
+
+
+def open_walk(file: GraphFile, options: GraphOptions, folder: Path, like: Sequence[Port] = ()) -> GraphWalk:
+    """Return a graph ready to walk: its states, its axes and a length of a step that it takes.
+
+    Args:
+        folder: where names of files in `options` begin.
+        like: inputs of another graph, whose fixed sizes say how long a step is if `options` do not.
+
+    Raises:
+        GraphError: an option names what is not there, the graph has no state, or it does not run.
+        MemoryError: it needs too much memory.
+    """
+    names, texts = [port.name for port in file.inputs], parts_of("input", options.input)
+    contexts = {name: int(value) for name, value in parts_of("context", options.context).items()}
+    for option, given in (("--input", texts), ("--context", contexts)):
+        if wrong := [named(name) for name in given if name not in names]:
+            what = f"{file.path}: no input {listed(wrong)}, which {option} names."
+            raise GraphError(what, hint=f"Its inputs are {listed(map(named, names))}.")
+    session = open_graph(file)
+    pairs = find_pairs(file, parts_of("state", options.state), [*texts, *contexts])
+    if not pairs and not file.recurrences:
+        seen = "; ".join(
+            f"{kind} {listed(map(str, ports))}" for kind, ports in (("inputs", file.inputs), ("outputs", file.outputs))
+        )
+        hint = "If an output feeds an input, say so: --state INPUT=OUTPUT. Otherwise there is no state to prove."
+        raise GraphError(f"{file.path}: no state found: {seen}.", hint=hint)
+    carried = {pair.input for pair in pairs}
+    states = [port for port in file.inputs if port.name in carried]
+    read = [port for port in file.inputs if port.name not in carried]
+    layout = find_layout(read, states)
+    for pair, port in zip(pairs, states, strict=True):
+        after = next(one.shape for one in file.outputs if one.name == pair.output)
+        if layout.stream is not None and layout.stream in (after or ()) and layout.stream not in (port.shape or ()):
+            what = f"{file.path}: {named(pair.output)} cannot carry {port}: its axis {layout.stream} is the stream's."
+            raise GraphError(what, hint="Give the right output: --state INPUT=OUTPUT.")
+    values: State = {} if options.first is None else read_arrays(folder / options.first)
+    results = tuple(port.name for port in file.outputs if port.name not in {pair.output for pair in pairs})
+    failure = ""
+    for length in _lengths(layout, read, options.length, contexts, like):
+        sources = tuple(
+            make_source(
+                file, port, texts.get(port.name), layout, length, contexts.get(port.name, 0), folder, options.seed
+            )
+            for port in read
+        )
+        walk = GraphWalk(file, session, pairs, sources, layout, results, length, {})
+        try:
+            return _started(walk, values)
+        except StepError as error:
+            failure = failure or str(error)
+    hint = "Say what it reads: --input NAME=VALUE, --length N, or first states with --first FILE."
+    raise GraphError(f"{file.path}: does not run: {failure}.", hint=hint)
+
+
+def _lengths(
+    layout: Layout, read: Sequence[Port], given: int | None, contexts: Mapping[str, int], like: Sequence[Port]
+) -> Sequence[int]:
+    """Return the sizes of the free axis that are tried in turn."""
+    if given is not None or layout.stream is None:
+        return [given or 1]
+    for port, other in zip(read, like, strict=False):
+        at = layout.place(port, (layout.stream,))
+        if (
+            at is not None
+            and other.shape is not None
+            and port.shape is not None
+            and len(other.shape) == len(port.shape)
+        ):
+            fixed = other.shape[at]
+            if isinstance(fixed, int) and fixed > contexts.get(port.name, 0):
+                return [fixed - contexts.get(port.name, 0)]
+    return LENGTHS
+
+
+def _started(walk: GraphWalk, given: State) -> GraphWalk:
+    """Return the walk with first states, after two steps have shown that they carry and which of them grow.
+
+    Raises:
+        GraphError: first states do not fit, or states change their shape from step to step.
+        StepError: the graph fails.
+    """
+    where, layout = walk.file.path, walk.layout
+    unknown = {axis for port in walk.states for axis in port.shape or () if isinstance(axis, str)} - layout.rows
+    for grows in [frozenset[str](), frozenset(unknown)] if unknown else [frozenset[str]()]:
+        layout = replace(walk.layout, grows=grows)
+        first = {port.name: _first(walk, layout, port, given, 0 if grows else 1) for port in walk.states}
+        tried = replace(walk, layout=layout, first=first)
+        _, once = tried.read(0, 1, tried.first_state())
+        grown = {
+            axis
+            for port in walk.states
+            for at, axis in enumerate(port.shape or ())
+            if isinstance(axis, str) and axis in unknown and once[port.name].shape[at] > first[port.name].shape[at]
+        }
+        if grown == grows or not grown:
+            break
+    for port in walk.states:
+        before, after = tried.first[port.name], once[port.name]
+        moved = {at for at, (a, b) in enumerate(zip(before.shape, after.shape, strict=False)) if a != b}
+        allowed = {at for at, axis in enumerate(port.shape or ()) if axis in tried.layout.grows}
+        if before.ndim != after.ndim or before.dtype != after.dtype or not moved <= allowed:
+            found, expected = (f"{one.dtype} {one.shape}" for one in (after, before))
+            what = f"{where}: after a step, {named(port.name)} is {found}, expected {expected}."
+            raise GraphError(what, hint="Give the pairs with --state INPUT=OUTPUT, or first states with --first FILE.")
+    tried.read(1, 2, once)
+    return tried
+
+
+def _first(walk: GraphWalk, layout: Layout, port: Port, given: State, free: int) -> npt.NDArray[Any]:
+    """Return the first value of a state; free axes of zeros have the size `free`, that of rows has one."""
+    axes = [axis if isinstance(axis, int) else 1 if axis in layout.rows else free for axis in port.shape or ()]
+    if port.name not in given:
+        return np.zeros(axes, port.dtype)
+    value = given[port.name]
+    fixed = [isinstance(axis, int) for axis in port.shape or ()]
+    if value.ndim != len(axes) or any(
+        is_fixed and size != axis for is_fixed, size, axis in zip(fixed, value.shape, axes, strict=True)
+    ):
+        what = f"{walk.file.path}: --first has {named(port.name)} of shape {value.shape}, expected {port}."
+        raise GraphError(what, hint="Write it again with numpy.savez.")
+    return value.astype(port.dtype)
