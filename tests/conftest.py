@@ -28,8 +28,15 @@ CONVERSIONS = {"ids_bundle", "fixed_bundle", "band", "chunk", "paper", "heavy"} 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests with slow fixtures as `full`, and sort those of `convert` first: few workers then wait for bundles."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests with slow fixtures as `full`; leave those marked `release` out unless `-m` names them.
+
+    Those of `convert` come first: few workers then wait for bundles.
+    """
+    if "release" not in config.option.markexpr:
+        later = [item for item in items if item.get_closest_marker("release")]
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in later]
     for item in items:
         names = list(getattr(item, "fixturenames", ()))
         if "request" in names and (case := getattr(item, "callspec", None)):  # it may ask for them by name

@@ -201,7 +201,7 @@ def test_settings_out_of_range(
     assert f"{setting} is 99999999999999999999, expected 1 to" in refused
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_more_memory_than_there_is(
     bundle: Path, command: Callable[..., list[str]], environment: dict[str, str]
 ) -> None:

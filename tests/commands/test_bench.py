@@ -242,7 +242,7 @@ def test_bench_refuses_the_checkpoint_of_another_shape(
     assert f"was converted from another model than {other}. Give its own checkpoint." in error
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_memory_of_a_bench_is_the_bundle_alone(bundle: Path, checkpoint: Path, call: Invoke) -> None:
     """Do not count the memory of the eager model and of PyTorch."""
     options = ("--set=repeats=1", "--set=rounds=1", "--threads", "1", "--json")

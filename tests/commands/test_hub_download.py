@@ -76,7 +76,7 @@ def test_damaged_bundle_is_refused(hub: Hub, invoke: Invoke) -> None:
     assert hub.fetched == ["bundle.json", "bundle.json.sha256"]
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_model_has_its_commit_in_the_provenance(hub: Hub, invoke: Invoke) -> None:
     shutil.rmtree(hub.remote)
     save_checkpoint(hub.remote, tiny_model().config, tiny_model().state_dict())

@@ -198,7 +198,7 @@ def test_weights() -> None:
 
 
 @pytest.mark.usefixtures("cached_exports")
-@pytest.mark.full
+@pytest.mark.release
 def test_convert_and_verify_an_installed_model(invoke: Invoke, folder: Path) -> None:
     embed, head, bias = torch.randn(3, 256, 4, generator=torch.manual_seed(1)).unbind()
     save_file({"embed.weight": embed, "head.weight": head, "head.bias": bias[:, 0].contiguous()}, "w.safetensors")

@@ -59,7 +59,7 @@ def test_inspect_shows_precision_and_what_was_kept(bundle: Path, invoke: Invoke,
     assert "precision int8 its author says verified, in float32 before quantization, on " in shown
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_commands_run_on_a_quantized_bundle(
     int8: tuple[Path, Finished], bundle: Path, checkpoint: Path, prose: Path, invoke: Invoke
 ) -> None:
@@ -99,7 +99,7 @@ def test_convert_verifies_in_float32_and_then_quantizes(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_nothing_is_left_where_the_cost_is_too_high(
     reuse_export: None, bundle: Path, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:

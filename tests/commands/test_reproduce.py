@@ -73,7 +73,7 @@ def test_published_weights_need_no_option(name: str, vocabulary: str, publish: P
     assert re.search(rf"^vocabulary .*{vocabulary}", shown, re.M) and not re.search("^needs", shown, re.M)
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize(("name", "options"), [(XL, S128), (BYTES, "--protocol document --restart")])
 def test_reproduce_is_convert_and_evaluate(name: str, options: str, publish: Publish, invoke: Invoke) -> None:

@@ -45,7 +45,7 @@ MODELS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, object]]] = 
 
 
 @pytest.mark.parametrize("name", thinned(MODELS, ["tied-projections", "hashed-turned"]))
-@pytest.mark.full
+@pytest.mark.release
 def test_trains_and_converts(name: str, invoke: Invoke, tmp_path: Path, cached_exports: None) -> None:
     options, settings, expected = MODELS[name]
     text = tmp_path / "text.tsv"

@@ -319,7 +319,7 @@ def test_full_disk_leaves_nothing(reuse_export: None, bytes_bundle: Converted, s
 
 
 @pytest.mark.usefixtures("cached_exports")
-@pytest.mark.full
+@pytest.mark.release
 def test_model_without_memory_scores_each_segment_alone(tmp_path: Path) -> None:
     model = tiny_model(mem_len=0)
     save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict())
@@ -365,7 +365,7 @@ def test_conversion_is_repeatable_and_verified(
         assert is_bundle(tmp_path / "bundle")
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_reformer_scores_the_same_in_any_segments(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

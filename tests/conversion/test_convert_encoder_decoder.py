@@ -68,6 +68,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.release
 def test_exported_programs_translate_as_onnx_does(wide: Path, tmp_path: Path, cached_exports: None) -> None:
     (tmp_path / "lines").write_text("abab\n\nx\n")
     options = ConversionOptions(threads=1, text=wide / "pairs.tsv", to="exported-program")

@@ -39,7 +39,7 @@ IDS = np.random.default_rng(5).integers(0, 30, 700)
 
 
 @pytest.mark.usefixtures("cached_exports")
-@pytest.mark.full
+@pytest.mark.release
 def test_graphs_of_whole_documents_have_feed_forward_blocks_in_chunks(tmp_path: Path) -> None:
     model = tiny_reformer(dataclasses.replace(PAPER, ff_chunk=5, attn_layers=("lsh",)))
     save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict())
@@ -178,7 +178,7 @@ def test_rule_and_rounds_are_refused_without_hashing(tmp_path: Path, band: Conve
             convert(source, tmp_path / "bundle", ConversionOptions.of(tokenizer="none", **options))
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.usefixtures("cached_exports")
 def test_another_rule_and_more_rounds(chunk: ConvertedReformer, tmp_path: Path) -> None:
     """Check that the bundle notes the choices, the eager model follows them, and `verify` accepts the checkpoint."""
@@ -274,7 +274,7 @@ def test_inspect_of_a_checkpoint(band: ConvertedReformer) -> None:
     ("name", "segment_len"),
     [("band", 8), *(pytest.param(*rest, marks=pytest.mark.full) for rest in (("band", 40), ("chunk", 128)))],
 )
-@pytest.mark.full
+@pytest.mark.release
 def test_bench_against_the_eager_model(name: str, segment_len: int, request: pytest.FixtureRequest) -> None:
     converted: ConvertedReformer = request.getfixturevalue(name)
     checkpoint = converted.folder.parent / "checkpoint.pt"

@@ -19,7 +19,7 @@ from xlexport.verification.tolerances import Tolerance
 PAGE = "docs/parity_tests.md"
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_suite_runs_in_an_empty_folder(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "checkpoint.pt")
     for block in blocks_of(PAGE):

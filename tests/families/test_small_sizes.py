@@ -46,7 +46,7 @@ def export(model: Any, folder: Path) -> None:
     assert report.passed
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("name", MODELS)
 def test_axes_of_size_1(name: str, tmp_path: Path) -> None:
     model = MODELS[name]().eval()
@@ -81,7 +81,7 @@ def test_one_head_of_one_number(name: str, tmp_path: Path) -> None:
     ).report.passed
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_state_behind_a_head_of_zeros(tmp_path: Path) -> None:
     model = Decay()
     model.head.weight.data.zero_()

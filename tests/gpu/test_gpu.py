@@ -91,7 +91,7 @@ def test_nothing_is_tried_on_a_device_that_cannot_be_used(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("settings", [REHEARSAL, PRETENDED], ids=["cpu", "pretended CUDA"])
-@pytest.mark.full
+@pytest.mark.release
 def test_segments_in_place(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     if settings.on_cuda:
         pretend(monkeypatch)

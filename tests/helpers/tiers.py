@@ -1,4 +1,4 @@
-"""Parameters of which the default tier uses only some."""
+"""Parameters of which a tier uses only some."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 
-def thinned(values: Iterable[Any], default: Collection[Any]) -> list[Any]:
-    """Return the values as parameters; only `pytest -m full` runs values outside `default`."""
+def thinned(
+    values: Iterable[Any], default: Collection[Any], rest: pytest.MarkDecorator = pytest.mark.full
+) -> list[Any]:
+    """Return the values as parameters; those outside `default` have the mark `rest`, which names a later tier."""
     found = list(values)
     assert all(value in found for value in default), (found, default)
-    return [value if value in default else pytest.param(value, marks=pytest.mark.full) for value in found]
+    return [value if value in default else pytest.param(value, marks=rest) for value in found]

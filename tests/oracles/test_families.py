@@ -220,7 +220,7 @@ def test_small_decays_after_large_ones_in_a_chunk() -> None:
         assert (one - other).abs().max() <= 1e-4 * other.abs().max()
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["falcon_mamba", "mamba2"])
 def test_bundle_against_whole_documents(name: str, ids: Tensor, tmp_path: Path) -> None:
     model = write(tmp_path / "folder", name)

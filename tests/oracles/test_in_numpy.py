@@ -37,7 +37,7 @@ def test_transformer_xl(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     run(TRANSFORMER_XL, GOLDEN / name / "bundle", monkeypatch, capsys)
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_adaptive_softmax(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,7 +59,7 @@ def test_reformer(name: str) -> None:
     assert np.abs(reformer.score(ids) - expected).max() < 1e-5
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("sample", [TRANSFORMER_XL, REFORMER], ids=["transformer_xl", "reformer"])
 def test_trained_model(
     sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -29,7 +29,7 @@ def published(shared_data: Path) -> Path:
     return folder
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_characters_have_the_published_bits(published: Path, shared_data: Path, tmp_path: Path) -> None:
     write_bundle(*char_rnn.read(published / "char_rnn/shakespeare"), tmp_path / "bundle")
     model = xlruntime.load(tmp_path / "bundle")

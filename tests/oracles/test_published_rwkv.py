@@ -27,7 +27,7 @@ def golden(shared_data: Path) -> Path:
     return folder
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("model", FILES)
 def test_logits_of_rwkv_cpp(model: str, golden: Path, tmp_path: Path) -> None:
     torch.save(authors_tensors(golden / f"tiny-rwkv-{FILES[model]}-FP32.bin"), tmp_path / "tiny.pth")

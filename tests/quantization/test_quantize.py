@@ -175,7 +175,7 @@ def test_float16_dtypes(memory_dtype: str, source: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.full
+@pytest.mark.release
 def test_rotations_stay_as_they_are(dtype: str, quantized: Callable[[Path, str], Path]) -> None:
     """Check the rotations, because rounded ones would choose other keys."""
     exact = ir.load(BAND / "score.onnx").graph.initializers

@@ -72,7 +72,7 @@ def operators(path: Path, tmp_path: Path) -> set[str]:
     ("dtype", "product", "near"),
     [("int8", "MatMulIntegerToFloat", 0.05), ("weight-int8", "MatMulNBits", 0.02), ("weight-int4", "MatMulNBits", 0.3)],
 )
-@pytest.mark.full
+@pytest.mark.release
 def test_weights_within_a_scan(
     dtype: str, product: str, near: float, scanned: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,14 @@ from tests.helpers.tiers import thinned
 from xlexport.errors import XlexportError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.(nn.utils.weight_norm|jit.script).* is deprecated")
-QUICK_RIGHT = ("VanillaRNN",)
+TIERS: dict[str, Any] = {
+    "VanillaRNN": (),
+    **dict.fromkeys(("OldWeightNorm", "Window1000", "LogSpaceScan", "Ring", "ScriptedFunction"), pytest.mark.full),
+}
 QUICK_WRONG = ("old keys stay", "decay that underflows", "undefined weight", "Python decides")
 
 
-@pytest.mark.parametrize("name", thinned(RIGHT, QUICK_RIGHT))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=TIERS.get(name, pytest.mark.release)) for name in RIGHT])
 def test_right_module_converts(name: str, tmp_path: Path) -> None:
     report = xlexport.export_module(RIGHT[name](), tmp_path / "own.bundle", threads=1)
     assert report.passed

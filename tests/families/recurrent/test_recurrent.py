@@ -134,7 +134,7 @@ def test_another_model_is_found_out(exported: tuple[Any, Path]) -> None:
     )
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_decision_by_the_length_of_the_example_is_found_out(tmp_path: Path) -> None:
     message = "Parity.segment: the graph differs from the module first in the state 'odd', by 1 within 300 tokens"
     with pytest.raises(ParityError, match=message):
