@@ -14,7 +14,10 @@ from typing import Any
 
 from benchmarks.sides import ROOT, code_digest, run_once
 from tests.gpu.parts import PartError, Record, Settings
+from xlexport.bundles import digests, publishing, write_manifest
+from xlexport.quantization.graphs import PRECISIONS, write_graphs
 from xlexport.sample import sample_checkpoint
+from xlruntime.bundle_files import read_bundle
 
 TEXT_MODEL = "text"  # the trained sample, because the cost of float16 is measured on real text
 # Bundles in float16: the bundle of which each is made, and the precision of its memory. `quantize` refuses the Reformer
@@ -25,6 +28,8 @@ FLOAT16 = {
     "float16-paper": ("reformer-paper", "float32"),
     "float16-chunk": ("reformer-chunk", "float32"),
 }
+TF32, HALF = "TF32", "float16"
+FIXED_BATCHES, TINY_FIXED_BATCHES = (1, 32), (1, 2)  # in these precisions
 GATE_TOKENS = "2048"  # `quantize` measures on the CPU, where float16 is slow; this program measures again on the device
 
 
@@ -36,6 +41,7 @@ class Shape:
         mem_len: rows of memory; 0: a step is a whole document.
         config: fields of the configuration that differ from its defaults.
         rule: the rule of LSH attention; empty: a Transformer-XL.
+        precision: of matrix products on the device. Another one than float32 ends the name.
     """
 
     name: str
@@ -44,6 +50,12 @@ class Shape:
     mem_len: int
     config: dict[str, Any]
     rule: str = ""
+    precision: str = "float32"
+
+    @property
+    def exact(self) -> str:
+        """The name of the shape in float32."""
+        return self.name.removesuffix(f"-{self.precision}")
 
 
 _SAMPLE = {
@@ -90,23 +102,38 @@ def shapes_of(settings: Settings) -> tuple[Shape, ...]:
     return TINY_SHAPES if settings.tiny else SHAPES
 
 
+def low_precisions(settings: Settings) -> tuple[Shape, ...]:
+    """Return the largest Transformer-XL in TF32 and in float16."""
+    largest = next(shape for shape in reversed(shapes_of(settings)) if not shape.rule)
+    return tuple(
+        replace(largest, name=f"{largest.name}-{precision}", title=f"{largest.title}, {precision}", precision=precision)
+        for precision in (TF32, HALF)
+    )
+
+
+def fixed_batches(settings: Settings) -> tuple[int, ...]:
+    """Return the batches of their bundles with fixed shapes."""
+    return TINY_FIXED_BATCHES if settings.tiny else FIXED_BATCHES
+
+
 def checkpoint_of(settings: Settings, shape: Shape) -> Path:
     """Return the checkpoint of a shape, which `make_bundles` writes, or a sample."""
     if shape.rule and not settings.tiny:
         return ROOT / "samples" / "reformer_bytes" / "checkpoint.pt"
-    return sample_checkpoint() if shape is TEXT else Path(settings.folder) / f"{shape.name}.pt"
+    return sample_checkpoint() if shape is TEXT else Path(settings.folder) / f"{shape.exact}.pt"
 
 
-def bundle_of(settings: Settings, name: str, fixed: bool = False) -> Path:
+def bundle_of(settings: Settings, name: str, fixed: int = 0) -> Path:
     """Return the bundle of a shape, `TEXT_MODEL` or a name in `FLOAT16`; its name has a digest of the exporter.
 
     Args:
-        fixed: the one with fixed shapes, for one row and the segments of the shape; those in float16 have none.
+        fixed: rows of the one with fixed shapes, for the segments of the shape; 0: the one with free shapes.
     """
     if settings.tiny and name == TEXT_MODEL:
         name = TINY_SHAPES[0].name
     tiny = "tiny-" if settings.tiny and (name in FLOAT16 or name.startswith("reformer")) else ""
-    return Path(settings.folder) / f"{tiny}{name}{'-fixed' if fixed else ''}-{code_digest()}"
+    form = "" if not fixed else "-fixed" if fixed == 1 else f"-fixed{fixed}"
+    return Path(settings.folder) / f"{tiny}{name}{form}-{code_digest()}"
 
 
 def make_bundles(settings: Settings, record: Record) -> None:
@@ -119,7 +146,7 @@ def make_bundles(settings: Settings, record: Record) -> None:
     shapes = [*reversed(shapes_of(settings)), *([] if settings.tiny else [TEXT])]  # the largest first
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         list(pool.map(functools.partial(_make_checkpoint, settings), shapes))
-        forms = [(shape, fixed) for shape in shapes for fixed in (False, True) if shape.mem_len or not fixed]
+        forms = [(shape, fixed) for shape in shapes for fixed in (0, 1) if shape.mem_len or not fixed]
         for made in [pool.submit(_convert, settings, *form) for form in forms]:
             made.result()
         list(pool.map(functools.partial(_make_float16, settings), FLOAT16))
@@ -133,7 +160,15 @@ def make_reformers(settings: Settings) -> None:
     for shape in REFORMERS:
         _make_checkpoint(settings, shape)
     with ThreadPoolExecutor(len(REFORMERS)) as pool:
-        list(pool.map(lambda shape: _convert(settings, shape, fixed=False), REFORMERS))
+        list(pool.map(lambda shape: _convert(settings, shape, fixed=0), REFORMERS))
+
+
+def make_low_precisions(settings: Settings) -> None:
+    """Write the bundles that `low_precisions` needs beside those of `make_bundles`."""
+    tf32, half = low_precisions(settings)
+    for fixed in (0, *fixed_batches(settings)):
+        _convert(settings, replace(tf32, name=tf32.exact), fixed)
+        _write_half(bundle_of(settings, half.exact, fixed), bundle_of(settings, half.name, fixed))
 
 
 def write_checkpoint(path: Path, config: dict[str, Any], reformer: bool) -> None:
@@ -161,9 +196,9 @@ def _make_checkpoint(settings: Settings, shape: Shape) -> None:
         run_once(write_checkpoint, checkpoint, {**shape.config, **sizes}, bool(shape.rule))
 
 
-def _convert(settings: Settings, shape: Shape, fixed: bool) -> None:
+def _convert(settings: Settings, shape: Shape, fixed: int) -> None:
     """Verify only two segments, because the parts compare all their scores with PyTorch."""
-    shapes = ["--fixed", f"batch=1,segment={shape.segment_len}"] if fixed else []
+    shapes = ["--fixed", f"batch={fixed},segment={shape.segment_len}"] if fixed else []
     rule = ["--rule", shape.rule] if shape.rule not in ("", "band") else []
     options = ["--segments", "2", *shapes, *rule, *(["--tokenizer", "none"] if shape.config.get("cutoffs") else [])]
     _run("convert", checkpoint_of(settings, shape), bundle_of(settings, shape.name, fixed), options)
@@ -173,6 +208,16 @@ def _make_float16(settings: Settings, name: str) -> None:
     source, memory = FLOAT16[name]
     options = ["--dtype", "float16", f"--set=memory_dtype={memory}", f"--set=tokens={GATE_TOKENS}"]
     _run("quantize", bundle_of(settings, source), bundle_of(settings, name), options)
+
+
+def _write_half(source: Path, output: Path) -> None:
+    """Write a bundle of random weights in float16, memory included, without the gate of `quantize`."""
+    if output.exists():
+        return
+    bundle = read_bundle(source, check_files=False)
+    with publishing(output) as folder:
+        half = write_graphs(source, bundle, folder, PRECISIONS[HALF], frozenset(), HALF)
+        write_manifest(folder, replace(half, files=digests(folder)))
 
 
 def _run(command: str, source: Path, output: Path, options: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Measure three shapes at three batch sizes: the bundle, PyTorch eager, `torch.compile`, and captures at batch 1.
 
-Of Reformers, the bundle alone is measured at batch 1, and rule `band` also as captures.
+Of Reformers, the bundle alone is measured at batch 1, and rule `band` also as captures. The largest shape is also
+measured in TF32 and float16: the bundle, captures and `torch.compile` at batches of 1 and 32. Both come first.
 
 Every side is a separate process. The sides of one shape prepare at the same time, because compilations take longest,
 and then take turns on the device. All sides score the same tokens after the same full memory in every step, and a step
@@ -22,7 +23,17 @@ import numpy.typing as npt
 
 from benchmarks.sides import Ready, Side, SideError, measure
 from benchmarks.transformer_xl import scoring_module
-from tests.gpu.bundles import Shape, bundle_of, checkpoint_of, shapes_of
+from tests.gpu.bundles import (
+    HALF,
+    TF32,
+    Shape,
+    bundle_of,
+    checkpoint_of,
+    fixed_batches,
+    low_precisions,
+    make_low_precisions,
+    shapes_of,
+)
 from tests.gpu.parts import PartError, Record, Settings
 
 BATCHES, TINY_BATCHES = (1, 8, 32), (1,)
@@ -34,6 +45,7 @@ TINY_ROUNDS, TINY_REPEATS = 1, 2
 READY_AT_ONCE = 8  # processes; each compiles with few threads
 # Nats: ten times the largest difference of correct sides on a CPU; `benchmarks` calls more "another computation".
 ROUNDING = 1e-3
+LOW_ROUNDING = 0.1  # in TF32 and float16, whose 10 bits are 8,192 times as coarse; wrong memory costs whole nats
 
 
 def by_bundle(folder: Path, device: str, threads: int, work: Mapping[str, int], captured: bool) -> Ready:
@@ -42,7 +54,11 @@ def by_bundle(folder: Path, device: str, threads: int, work: Mapping[str, int], 
     from xlexport.bench.roofline import step_floor
     from xlexport.bench.sides import GraphSide, StepWork
 
-    model = xlruntime.load(folder, device=device, threads=threads, cuda_graphs=captured and device != "cpu")
+    on_cuda = device != "cpu"
+    options = {"use_tf32": "1"} if on_cuda and work[TF32] else None
+    model = xlruntime.load(
+        folder, device=device, threads=threads, cuda_graphs=captured and on_cuda, provider_options=options
+    )
     evaluation = (
         model.evaluation(work["segment_len"], mem_len=work["mem_len"]) if work["mem_len"] else model.evaluation()
     )
@@ -64,13 +80,16 @@ def by_pytorch(checkpoint: Path, device: str, threads: int, work: Mapping[str, i
     from xltraining.transformer_xl import TransformerXL
 
     torch.set_num_threads(threads)
+    if work[TF32]:
+        torch.set_float32_matmul_precision("high")
     if compiled:
         # With torch 2.13 it overwrites values that models of three or more layers still need: scores are off by nats.
         inductor.inplace_buffers = False
     source = load(checkpoint)
     built = source.build_model()
     assert isinstance(built, TransformerXL)
-    model = built.eval().to(device).with_evaluation(mem_len=work["mem_len"])
+    numbers = torch.float16 if work[HALF] else torch.float32
+    model = built.eval().to(device, numbers).with_evaluation(mem_len=work["mem_len"])
     config = {"n_token": model.config.n_token, "cutoffs": model.config.cutoffs}
     ids = StepWork("score", cast(Any, None), work["segment_len"], work["batch_size"]).ids(config)
 
@@ -81,8 +100,9 @@ def by_pytorch(checkpoint: Path, device: str, threads: int, work: Mapping[str, i
     @torch.inference_mode()
     def step() -> npt.NDArray[Any]:
         tokens, targets = (torch.from_numpy(each).to(device) for each in ids)
-        log_probs, *state[:] = run(tokens, targets, *state)
-        scores: npt.NDArray[np.float32] = log_probs.cpu().numpy()
+        with torch.autocast(torch.device(device).type, torch.float16, enabled=bool(work[HALF])):
+            log_probs, *state[:] = run(tokens, targets, *state)
+        scores: npt.NDArray[np.float32] = log_probs.float().cpu().numpy()
         if device != "cpu":
             torch.cuda.synchronize(device)  # the new memory, too
         return scores
@@ -116,15 +136,20 @@ def measure_speed(settings: Settings, record: Record) -> None:
     """
     problems: list[str] = []
     shapes: dict[str, Any] = {}
-    for shape in shapes_of(settings):
+    exact = shapes_of(settings)
+    never_timed = (*(shape for shape in exact if shape.rule), *low_precisions(settings))
+    for shape in (*never_timed, *(shape for shape in exact if not shape.rule)):
         try:
+            if shape.precision == TF32:
+                make_low_precisions(settings)
             figures, failed = _measure_shape(settings, shape)
-        except (SideError, OSError) as error:  # a process ended during its turn
+        except (SideError, PartError, OSError) as error:  # a process ended during its turn, or bundles failed
             figures, failed = {"title": shape.title}, {"a turn": str(error)}
         shapes[shape.name] = figures
         problems += [f"{shape.name}, {side}: {reason}" for side, reason in failed.items()]
         for side, row in figures.get("sides", {}).items():
-            if not row.get("max_abs_log_prob_diff", float("inf")) <= ROUNDING:
+            most = ROUNDING if shape.precision == "float32" else LOW_ROUNDING
+            if not row.get("max_abs_log_prob_diff", float("inf")) <= most:
                 problems.append(f"{shape.name}, {side}: its scores are not the bundle's")
         record({"shapes": shapes, "problems": problems})
     if problems:
@@ -135,6 +160,8 @@ def _sides_of(shape: Shape, batch_size: int, tiny: bool) -> list[str]:
     """Return the sides of a shape; a rehearsal compiles one shape only, as compilations take longest."""
     if shape.rule:
         return [BUNDLE, *([CAPTURED] if shape.mem_len else [])]
+    if shape.precision != "float32":
+        return [BUNDLE, CAPTURED, EAGER if tiny else COMPILED]
     left_out = set() if batch_size == FIXED_BATCH else {CAPTURED}
     if tiny and shape.config.get("cutoffs"):
         left_out.add(COMPILED)
@@ -144,7 +171,9 @@ def _sides_of(shape: Shape, batch_size: int, tiny: bool) -> list[str]:
 def _measure_shape(settings: Settings, shape: Shape) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the figures of the sides that were ready, and the reasons why the others were not."""
     threads = os.cpu_count() or 1
-    batches = TINY_BATCHES if settings.tiny or shape.rule else BATCHES
+    batches: tuple[int, ...] = TINY_BATCHES if settings.tiny or shape.rule else BATCHES
+    if shape.precision != "float32":
+        batches = fixed_batches(settings)
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(min(READY_AT_ONCE, max(2, threads // 2))) as pool:
         starting = {
             side_name(side, batch_size): pool.submit(_start, settings, shape, side, batch_size, scratch)
@@ -174,9 +203,11 @@ def _wait(starting: Mapping[str, Future[Side]]) -> tuple[dict[str, Side], dict[s
 def _start(settings: Settings, shape: Shape, side: str, batch_size: int, scratch: str) -> Side:
     """Start a side and wait until it has run its first steps."""
     function, variant = SIDES[side]
-    bundle = bundle_of(settings, shape.name, fixed=side == CAPTURED)
+    name = shape.name if shape.precision == HALF else shape.exact
+    bundle = bundle_of(settings, name, batch_size if side == CAPTURED else 0)
     source = bundle if function is by_bundle else checkpoint_of(settings, shape)
     work = {"segment_len": shape.segment_len, "mem_len": shape.mem_len, "batch_size": batch_size}
+    work |= {precision: int(shape.precision == precision) for precision in (TF32, HALF)}
     # Not a cache of another run, which may have been interrupted. Each side has few compilers, as many sides compile.
     environment = {"TORCHINDUCTOR_CACHE_DIR": scratch, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
     return Side(function, source, settings.device, os.cpu_count() or 1, work, variant, environment=environment)

@@ -150,15 +150,22 @@ def test_sides_that_fail_or_compute_something_else_are_reported(monkeypatch: pyt
 
     monkeypatch.setattr(speed, "_start", start)
     monkeypatch.setattr(speed, "measure", measure)
+    monkeypatch.setattr(speed, "make_low_precisions", lambda settings: None)
     found = run_here(PARTS["speed"], REHEARSAL)
     assert found.status == "failed"
     assert found.figures["problems"] == [
+        "reformer-band, bundle, CUDA graphs, batch 1: its scores are not the bundle's",
+        *(
+            f"tiny-clusters-{precision}, {side}, batch {batch}: its scores are not the bundle's"
+            for precision in ("TF32", "float16")
+            for batch in (1, 2)
+            for side in (CAPTURED, EAGER)
+        ),
         "tiny, torch.compile, batch 1: no compiler",
         "tiny, bundle, CUDA graphs, batch 1: its scores are not the bundle's",
         "tiny, PyTorch eager, batch 1: its scores are not the bundle's",
         "tiny-clusters, bundle, CUDA graphs, batch 1: its scores are not the bundle's",
         "tiny-clusters, PyTorch eager, batch 1: its scores are not the bundle's",
-        "reformer-band, bundle, CUDA graphs, batch 1: its scores are not the bundle's",
     ]
     assert list(found.figures["shapes"]["tiny"]["sides"]) == [side_name(side, 1) for side in (BUNDLE, CAPTURED, EAGER)]
 
@@ -209,6 +216,8 @@ def test_the_whole_rehearsal(folder: str, tmp_path: Path) -> None:
     assert parts["tests"]["figures"]["collected"] > 20
     assert len(parts["speed"]["figures"]["shapes"]["tiny"]["sides"]) == 4
     assert len(parts["speed"]["figures"]["shapes"]["tiny-clusters"]["sides"]) == 3
+    for precision in ("TF32", "float16"):  # a bundle, its fixed shapes and PyTorch, each with two batches
+        assert len(parts["speed"]["figures"]["shapes"][f"tiny-clusters-{precision}"]["sides"]) == 6
     assert [len(parts["speed"]["figures"]["shapes"][shape.name]["sides"]) for shape in REFORMERS] == [2, 1, 1]
     assert len(parts["reformers"]["figures"]["reformers"]) == 6
     assert tables.read_text() == done.stdout
