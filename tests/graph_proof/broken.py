@@ -1,0 +1,221 @@
+"""Stateful graphs, each beside the same graph with one mistake that real projects shipped."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+__all__ = ["CASES", "GRU", "Case", "write_graph"]
+
+WEIGHTS = {
+    "W": (1, 12, 3), "R": (1, 12, 4), "B": (1, 24), "again_W": (1, 12, 4), "lstm_W": (1, 16, 3), "lstm_R": (1, 16, 4),
+    "taps": (3, 3, 3), "table": (64, 4), "query": (4, 4), "wide_query": (8, 8),
+}  # fmt: skip
+
+GRU = """
+(float[time, batch, 3] x, float[1, batch, 4] h) => (float[time, batch, 4] y, float[1, batch, 4] hn)
+<int64[1] none = {0}, int64[1] one = {1}, int64[1] four = {4}, float[1] zero = {0}, float[1] half = {0.5}> {
+  all, hn = GRU <hidden_size = 4, linear_before_reset = 1> (x, W, R, B, , h)
+  y = Squeeze(all, one)
+}"""
+STEP = GRU.replace("time", "1")
+LSTM = """
+(float[time, batch, 3] x, float[1, batch, 4] h, float[1, batch, 4] c)
+=> (float[time, batch, 4] y, float[1, batch, 4] hn, float[1, batch, 4] cn) <int64[1] one = {1}> {
+  all, hn, cn = LSTM <hidden_size = 4> (x, lstm_W, lstm_R, , , h, c)
+  y = Squeeze(all, one)
+}"""
+CONVOLUTION = """
+(float[batch, 3, time] x, float[batch, 3, 2] cache) => (float[batch, 3, time] y, float[batch, 3, 2] new_cache)
+<int64[1] start = {-2}, int64[1] end = {9223372036854775807}, int64[1] axis = {2}> {
+  joined = Concat <axis = 2> (cache, x)
+  y = Conv(joined, taps)
+  new_cache = Slice(joined, start, end, axis)
+}"""
+CONTEXT = """
+(float[batch, 3, time] x, float[1, batch, 4] state) => (float[frames, batch, 4] y, float[1, batch, 4] stateN)
+<int64[1] one = {1}> {
+  heard = Conv(x, taps)
+  frames_first = Transpose <perm = [2, 0, 1]> (heard)
+  all, stateN = GRU <hidden_size = 4> (frames_first, W, R, B, , state)
+  y = Squeeze(all, one)
+}"""
+ATTENTION = """
+(float[batch, time, 4] x, float[batch, past, 4] past_0) => (float[batch, time, 4] y, float[batch, total, 4] present_0)
+<float low = {-1e9}, bool yes = {1}, int64 none = {0}> {
+  present_0 = Concat <axis = 1> (past_0, x)
+  queries = MatMul(x, query)
+  keys = Transpose <perm = [0, 2, 1]> (present_0)
+  scores = MatMul(queries, keys)
+  read = Shape <start = 1, end = 2> (past_0)
+  offset = Squeeze(read)
+  length = Shape <start = 1, end = 2> (x)
+  total_length = Shape <start = 1, end = 2> (present_0)
+  size = Concat <axis = 0> (length, total_length)
+  all = Expand(yes, size)
+  seen = Trilu <upper = 0> (all, offset)
+  masked = Where(seen, scores, low)
+  weights = Softmax <axis = -1> (masked)
+  y = MatMul(weights, present_0)
+}"""
+POSITIONS = """
+(float[time, batch, 4] x, int64[1] position) => (float[time, batch, 4] y, int64[1] new_position)
+<int64 zero = {0}, int64 step = {1}, int64[1] one = {1}, int64[1] rows = {64}> {
+  length = Shape <start = 0, end = 1> (x)
+  new_position = Add(position, length)
+  stop = Squeeze(length)
+  steps = Range(zero, stop, step)
+  positions = Add(steps, position)
+  row = Mod(positions, rows)
+  embeddings = Gather(table, row)
+  added = Unsqueeze(embeddings, one)
+  y = Add(x, added)
+}"""
+CLOCK = """
+(float[batch, 4] x, float[1] clock) => (float[batch, 4] y, float[1] new_clock)
+<float[1] tick = {1}, float[1] period = {64}, float[1] rate = {0.098}> {
+  later = Add(clock, tick)
+  new_clock = Mod <fmod = 1> (later, period)
+  angle = Mul(clock, rate)
+  wave = Sin(angle)
+  y = Add(x, wave)
+}"""
+SUM = """
+(float[batch, 4] x, float[batch, 4] memory) => (float[batch, 4] y, float[batch, 4] new_memory)
+<float[1] keep = {0.9}, float[1] gain = {64}> {
+  size = Abs(x)
+  kept = Mul(memory, keep)
+  added = Mul(size, gain)
+  new_memory = Add(kept, added)
+  y = Mul(x, memory)
+}"""
+HALF_SUM = """
+(float[batch, 4] x, float16[batch, 4] memory) => (float[batch, 4] y, float16[batch, 4] new_memory)
+<float[1] keep = {0.9}, float[1] gain = {64}> {
+  wide = Cast <to = 1> (memory)
+  size = Abs(x)
+  kept = Mul(wide, keep)
+  added = Mul(size, gain)
+  sum = Add(kept, added)
+  new_memory = Cast <to = 10> (sum)
+  y = Mul(x, wide)
+}"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A right graph, the mistake as replacements in its text, and what `verify` must say of the wrong one."""
+
+    right: str
+    mistake: tuple[tuple[str, str], ...]
+    checks: tuple[str, ...]  # at least one of them fails
+    pattern: str = ""  # in the place or detail of this check
+    right_options: dict[str, Any] | None = None
+    other: str | None = None  # the graph to compare both with
+
+    @property
+    def wrong(self) -> str:
+        """Return the text of the graph with the mistake."""
+        text = self.right
+        for old, new in self.mistake:
+            assert old in text, old
+            text = text.replace(old, new)
+        return text
+
+
+LENGTH = "length = Shape <start = 0, end = 1> (x)"
+PADDED = f"""{LENGTH}
+  less = Neg(length)
+  rest = Mod(less, four)
+  pads = Concat <axis = 0> (none, none, none, rest, none, none)
+  padded = Pad(x, pads)
+  all, hn = GRU <hidden_size = 4, linear_before_reset = 1> (padded, W, R, B, , h)
+  long = Squeeze(all, one)
+  y = Slice(long, none, length, none)
+}}"""
+FIRST_ROW = """row = Slice(h, none, one, one)
+  size = Shape(h)
+  first = Expand(row, size)
+  all, hn ="""
+SINGLE = f"""{LENGTH}
+  single = Equal(length, one)
+  first = Where(single, h, zero)
+  all, hn ="""
+ABOVE = """below = Squeeze(all, one)
+  above = GRU <hidden_size = 4> (below, again_W, R)
+  y = Squeeze(above, one)"""
+NOISY = """clean = Squeeze(all, one)
+  noise = RandomNormalLike(clean)
+  y = Add(clean, noise)"""
+ROUNDED = """read = Cast <to = 1> (position)
+  more = Cast <to = 1> (length)
+  sum = Add(read, more)
+  new_position = Cast <to = 7> (sum)"""
+ATTENTION_OPERATOR = """
+(float[batch, time, 8] x, float[batch, 2, past, 4] past_key, float[batch, 2, past, 4] past_value)
+=> (float[batch, time, 8] y, float[batch, 2, total, 4] present_key, float[batch, 2, total, 4] present_value) {
+  queries = MatMul(x, wide_query)
+  y, present_key, present_value =
+    com.microsoft.MultiHeadAttention <num_heads = 2, unidirectional = 1> (queries, x, x, , , , past_key, past_value)
+}"""
+
+# Named by public reports of such mistakes.
+CASES = {
+    "state never read (livekit/agents-js#944)": Case(GRU, ((", , h)", ")"),), ("state read",), "h"),
+    "old state returned (rl_games#316)": Case(
+        GRU, (("all, hn =", "all, lost ="), ("  y =", "  hn = Identity(h)\n  y =")), ("state written",), "hn"
+    ),
+    "long segments begin at zero (sparkinfer#1071)": Case(
+        GRU, (("all, hn =", SINGLE), (", , h)", ", , first)")), ("cuts",)
+    ),
+    "pads update the state (transformers#46190)": Case(GRU, ((GRU[GRU.index("all,") :], PADDED),), ("cuts",)),
+    "all rows read the first row's state (mlx-lm#1908)": Case(
+        STEP, (("all, hn =", FIRST_ROW), (", , h)", ", , first)")), ("rows",)
+    ),
+    "second layer has no state (DeepFilterNet#430)": Case(
+        GRU, (("y = Squeeze(all, one)", ABOVE),), ("recurrence",), "GRU"
+    ),
+    "noise of training left on (MNN#4447)": Case(GRU, (("y = Squeeze(all, one)", NOISY),), ("repeat", "fresh")),
+    "steps after the first diverge (tract#2157)": Case(
+        STEP, (("all, hn =", "less = Mul(h, half)\n  all, hn ="), (", , h)", ", , less)")), ("other",), other=GRU
+    ),
+    "reset gate before the product (onnxscript#2852)": Case(GRU, (("reset = 1", "reset = 0"),), ("other",), other=GRU),
+    "two states swapped (Isaac Lab#6064)": Case(LSTM, (("all, hn, cn", "all, cn, hn"),), ("cuts",)),
+    "cache begins one too early (Transformers-RL#7)": Case(
+        CONVOLUTION, (("{-2}", "{-3}"), ("{9223372036854775807}", "{-1}")), ("cuts",)
+    ),
+    "input without its context (silero-vad#771)": Case(CONTEXT, (), ("cuts",), right_options={"context": ("x=2",)}),
+    "mask forgets the cache (sherpa-onnx#3782)": Case(ATTENTION, (("(all, offset)", "(all, none)"),), ("cuts",)),
+    "attention sees later tokens (com.microsoft)": Case(
+        ATTENTION_OPERATOR, (("unidirectional = 1", "unidirectional = 0"),), ("cuts",)
+    ),
+    "counter counts calls (Isaac Lab#3837)": Case(POSITIONS, (("position, length", "position, one"),), ("cuts",)),
+    "table of positions runs out": Case(
+        POSITIONS, (("Mod(positions, rows)", "Identity(positions)"),), ("horizon",), "64"
+    ),
+    "counter through float32": Case(POSITIONS, (("new_position = Add(position, length)", ROUNDED),), ("horizon",)),
+    "counter is a float32": Case(CLOCK, (("Mod <fmod = 1> (later, period)", "Identity(later)"),), ("range", "horizon")),
+    "state grows without end (mlcommons/inference#689)": Case(SUM, (("{0.9}", "{1}"),), ("range",), "memory"),
+    "float16 state overflows (mlcommons/inference#689)": Case(HALF_SUM, (("{0.9}", "{1}"),), ("range",), "memory"),
+}
+
+
+def write_graph(path: Path, text: str) -> Path:
+    """Write the graph of a text in ONNX's own syntax, with drawn weights for the names of `WEIGHTS` that it reads."""
+    domains = "".join(f', "{domain}" : 1' for domain in ("com.microsoft", "com.example") if domain in text)
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21{domains}]> graph {text}')
+    read = {name for node in model.graph.node for name in node.input}
+    constants = [constant for constant in model.graph.initializer if constant.name in read]
+    for name in read & WEIGHTS.keys():
+        drawn = np.random.default_rng(zlib.crc32(name.encode())).normal(0, 0.7, WEIGHTS[name]).astype(np.float32)
+        constants.append(onnx.numpy_helper.from_array(drawn, name))
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(sorted(constants, key=lambda constant: constant.name))
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    return path
