@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = ["CASES", "GRU", "Case", "write_graph"]
 
 WEIGHTS = {
     "W": (1, 12, 3), "R": (1, 12, 4), "B": (1, 24), "again_W": (1, 12, 4), "lstm_W": (1, 16, 3), "lstm_R": (1, 16, 4),
-    "taps": (3, 3, 3), "table": (64, 4), "query": (4, 4), "wide_query": (8, 8),
+    "taps": (3, 3, 3), "table": (100, 4), "query": (4, 4), "wide_query": (8, 8),
 }  # fmt: skip
 
 GRU = """
@@ -65,7 +65,7 @@ ATTENTION = """
 }"""
 POSITIONS = """
 (float[time, batch, 4] x, int64[1] position) => (float[time, batch, 4] y, int64[1] new_position)
-<int64 zero = {0}, int64 step = {1}, int64[1] one = {1}, int64[1] rows = {64}> {
+<int64 zero = {0}, int64 step = {1}, int64[1] one = {1}, int64[1] rows = {100}> {
   length = Shape <start = 0, end = 1> (x)
   new_position = Add(position, length)
   stop = Squeeze(length)
@@ -96,7 +96,7 @@ SUM = """
 }"""
 HALF_SUM = """
 (float[batch, 4] x, float16[batch, 4] memory) => (float[batch, 4] y, float16[batch, 4] new_memory)
-<float[1] keep = {0.9}, float[1] gain = {64}> {
+<float[1] keep = {0.9}, float[1] gain = {640}> {
   wide = Cast <to = 1> (memory)
   size = Abs(x)
   kept = Mul(wide, keep)
@@ -115,7 +115,7 @@ class Case:
     mistake: tuple[tuple[str, str], ...]
     checks: tuple[str, ...]  # at least one of them fails
     pattern: str = ""  # in the place or detail of this check
-    right_options: dict[str, Any] | None = None
+    right_options: dict[str, Any] = field(default_factory=dict)
     other: str | None = None  # the graph to compare both with
 
     @property
@@ -166,7 +166,7 @@ ATTENTION_OPERATOR = """
 
 # Named by public reports of such mistakes.
 CASES = {
-    "state never read (livekit/agents-js#944)": Case(GRU, ((", , h)", ")"),), ("state read",), "h"),
+    "state never read (livekit/agents-js#944)": Case(GRU, ((", , h)", ")"),), ("state read",), r"\bh\b"),
     "old state returned (rl_games#316)": Case(
         GRU, (("all, hn =", "all, lost ="), ("  y =", "  hn = Identity(h)\n  y =")), ("state written",), "hn"
     ),
@@ -182,7 +182,11 @@ CASES = {
     ),
     "noise of training left on (MNN#4447)": Case(GRU, (("y = Squeeze(all, one)", NOISY),), ("repeat", "fresh")),
     "steps after the first diverge (tract#2157)": Case(
-        STEP, (("all, hn =", "less = Mul(h, half)\n  all, hn ="), (", , h)", ", , less)")), ("other",), other=GRU
+        STEP,
+        (("all, hn =", "less = Mul(h, half)\n  all, hn ="), (", , h)", ", , less)")),
+        ("other",),
+        r"step 1\b",
+        other=GRU,
     ),
     "reset gate before the product (onnxscript#2852)": Case(GRU, (("reset = 1", "reset = 0"),), ("other",), other=GRU),
     "two states swapped (Isaac Lab#6064)": Case(LSTM, (("all, hn, cn", "all, cn, hn"),), ("cuts",)),
@@ -196,7 +200,7 @@ CASES = {
     ),
     "counter counts calls (Isaac Lab#3837)": Case(POSITIONS, (("position, length", "position, one"),), ("cuts",)),
     "table of positions runs out": Case(
-        POSITIONS, (("Mod(positions, rows)", "Identity(positions)"),), ("horizon",), "64"
+        POSITIONS, (("Mod(positions, rows)", "Identity(positions)"),), ("horizon",), "100"
     ),
     "counter through float32": Case(POSITIONS, (("new_position = Add(position, length)", ROUNDED),), ("horizon",)),
     "counter is a float32": Case(CLOCK, (("Mod <fmod = 1> (later, period)", "Identity(later)"),), ("range", "horizon")),

@@ -1,0 +1,117 @@
+"""Files and graphs that `verify` cannot judge: each is refused in one line that says how to repair it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import xlexport
+from tests.graph_proof.broken import GRU, write_graph
+from xlexport import GraphOptions
+from xlexport.callbacks import no_progress
+from xlexport.graph_proof.run import run_proof
+from xlruntime.errors import HintedError
+
+STATELESS = """
+(float[time, 4] x) => (float[time, 4] y) { y = Tanh(x) }"""
+TWO_OUTPUTS = GRU.replace("hn)\n", "hn, float[1, batch, 4] h_out)\n").replace("  y =", "  h_out = Tanh(hn)\n  y =")
+WIDER = GRU.replace("4] hn)", "8] hn)").replace("all, hn =", "all, h4 =").replace(
+    "  y =", "  hn = Concat <axis = 2> (h4, h4)\n  y ="
+)  # fmt: skip
+CUSTOM = """
+(float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn) { y, hn = com.example.Cell(x, h) }"""
+ENDLESS = """
+(float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn) <bool yes = {1}> {
+  hn = Loop (, yes, h) <body = again (int64 n, bool on, float[1, 4] old) => (bool go_on, float[1, 4] new) {
+    go_on = Identity(on)
+    new = Tanh(old)
+  }>
+  y = Add(x, hn)
+}"""
+LARGE = """
+(float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn) <int64[1] size = {25000000000}> {
+  hn = Tanh(h)
+  one = ReduceMax <keepdims = 0> (hn)
+  large = Expand(one, size)
+  same = ReduceMax <keepdims = 0> (large)
+  y = Add(x, same)
+}"""
+
+
+def refusal(path: Path, **options: Any) -> str:
+    """Return the message of the error that the graph must cause, in this process; it and its hint are one line each."""
+    with pytest.raises(HintedError) as caught:
+        run_proof(path, None, GraphOptions(**options), path.parent, no_progress)
+    return one_line(caught.value)
+
+
+def one_line(error: HintedError) -> str:
+    assert error.message.isprintable() and error.hint and error.hint.isprintable()
+    return error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "pattern"),
+    [
+        pytest.param(STATELESS, {}, "no .*state", id="no state"),
+        pytest.param(TWO_OUTPUTS, {}, "hn.* h_out", id="two outputs for one state"),
+        pytest.param(GRU, {"state": ("h=hn", "h=y")}, "'?h'?.* hn .*y", id="two outputs given for one state"),
+        pytest.param(GRU, {"state": ("h=y",)}, "y.* cannot carry .*h", id="axes of the output given do not fit"),
+        pytest.param(WIDER, {}, "hn.* cannot carry .*h.* 8.* 4", id="output is wider than the state"),
+        pytest.param(GRU, {"state": ("h=h_out",)}, "h_out", id="no such output"),
+        pytest.param(CUSTOM, {}, "com.example", id="custom domain"),
+    ],
+)
+def test_graph_whose_state_or_operators_do_not_fit_is_refused(
+    text: str, options: dict[str, Any], pattern: str, tmp_path: Path
+) -> None:
+    path = write_graph(tmp_path / "graph.onnx", text)
+    assert re.search(rf"graph\.onnx.*{pattern}|--state.*{pattern}", refusal(path, **options))
+
+
+def test_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
+    whole = write_graph(tmp_path / "whole.onnx", GRU).read_bytes()
+    contents = {"empty": b"", "text": b"Call me Ishmael.\n" * 20, "cut": whole[: len(whole) // 2], "zeros": bytes(500)}
+    for name, content in contents.items():
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(content)
+        assert str(path) in refusal(path)
+    assert "folder" in refusal(tmp_path)
+    assert "absent.onnx" in refusal(tmp_path / "absent.onnx")
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "link.bin", "{folder}/weights.bin", "absent.bin"])
+def test_weights_outside_the_folder_of_the_graph_are_refused(location: str, tmp_path: Path) -> None:
+    folder = tmp_path / "graph"
+    folder.mkdir()
+    path = write_graph(folder / "graph.onnx", GRU)
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (folder / "weights.bin").rename(tmp_path / "weights.bin")
+    (folder / "link.bin").symlink_to(tmp_path / "weights.bin")
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location.format(folder=tmp_path)
+    onnx.save(model, path)
+    assert location.format(folder=tmp_path) in refusal(path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        pytest.param(ENDLESS, "5 s|5.* seconds", id="time"),
+        pytest.param(LARGE, "bytes of memory|memory runs out", id="memory"),
+    ],
+)
+def test_graph_that_wants_too_much_ends_at_the_limit(text: str, pattern: str, tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph.onnx", text)
+    with pytest.raises(HintedError) as caught:
+        xlexport.verify_graph(path, options=GraphOptions(seconds=5.0, memory=2 << 30))
+    assert re.search(pattern, one_line(caught.value))
