@@ -108,7 +108,8 @@ def _result(graph: Path, content: bytes, status: int | None, options: GraphOptio
         )
     found = getattr(own_errors, kind, None) or getattr(runtime_errors, kind, None)
     if isinstance(found, type) and issubclass(found, HintedError):
-        raise found(str(message).removeprefix(f"{os.getcwd()}{os.sep}"), hint=advice)
+        message, advice = (text and text.replace(f"{os.getcwd()}{os.sep}", "") for text in (message, advice))
+        raise found(message, hint=advice)
     raise GraphError(f"{graph}: {kind}: {message}", hint="This is our fault: please report it with the graph.")
 
 

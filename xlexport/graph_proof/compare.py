@@ -59,13 +59,13 @@ def difference(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
     return worst / scale if np.isfinite(worst) else float("inf")
 
 
-def largest(found: Sequence[Values], expected: Sequence[Values], limit: float, what: str = "step") -> Deviation:
+def largest(found: Sequence[Values], expected: Sequence[Values], limit: float) -> Deviation:
     """Return the largest difference of two runs, call by call; its place is the first beyond `limit`, if one is."""
     worst, first = Deviation(), None
     for at, (one, two) in enumerate(zip(found, expected, strict=True)):
         for name, values in two.items():
             apart = difference(one[name], values)
-            place = f"{named(name)}, {what} {at}"
+            place = f"{named(name)}, step {at}"
             if not apart <= limit and first is None:
                 first = place
             if apart > worst.value:

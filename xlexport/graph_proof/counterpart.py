@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,25 +15,15 @@ import numpy.typing as npt
 from xlexport.errors import GraphError
 from xlexport.graph_proof.compare import moving_axis
 from xlexport.graph_proof.graph_file import GraphFile, Port
-from xlexport.graph_proof.options import GraphOptions
+from xlexport.graph_proof.inputs import is_number
+from xlexport.graph_proof.options import GraphOptions, parts_of
 from xlexport.graph_proof.walk import GraphWalk, State, StepError, open_walk
 from xlexport.model_names import load_reference
 from xlruntime.messages import first_line, named
 
-__all__ = ["Counterpart", "OtherGraph", "OtherModule", "matched", "open_module", "open_other"]
+__all__ = ["OtherGraph", "OtherModule", "matched", "open_module", "open_other"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-
-
-class Counterpart(Protocol):
-    """What a graph is compared with. It carries its own states."""
-
-    def step(self, feeds: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """Return the results of the next step, by the names of the graph's results.
-
-        Args:
-            feeds: what the graph read, without its states.
-        """
 
 
 class OtherGraph:
@@ -195,22 +186,16 @@ def _flat(values: Any) -> Iterator[Any]:
 
 def open_other(file: GraphFile, of: GraphWalk, options: GraphOptions, folder: Path) -> OtherGraph:
     """Return another graph, with the options that name something in it; errors as `open_walk`."""
-    inputs, outputs = {port.name for port in file.inputs}, {port.name for port in file.outputs}
-
-    def names(text: str) -> bool:
-        before, _, after = text.partition("=")
-        return before in inputs and after in outputs
-
-    from dataclasses import replace
-
+    inputs, outputs = ({port.name for port in ports} for ports in (file.inputs, file.outputs))
+    pairs = parts_of("state", options.state).items()
     own = replace(
         options,
-        state=tuple(filter(names, options.state)),
-        input=tuple(text for text in options.input if text.partition("=")[0] in inputs),
+        state=tuple(f"{before}={after}" for before, after in pairs if before in inputs and after in outputs),
+        input=tuple(f"{name}={text}" for name, text in parts_of("input", options.input).items() if is_number(text)),
         context=(),
         length=None,
     )
-    return OtherGraph(open_walk(file, own, folder), of)
+    return OtherGraph(open_walk(file, own, folder, others=of.file.inputs), of)
 
 
 def open_module(name: str, of: GraphWalk, trust: bool, folder: Path) -> OtherModule:

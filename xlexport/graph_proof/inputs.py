@@ -21,10 +21,9 @@ from xlexport.graph_proof.layout import Layout
 from xlruntime.limits import Limits, read_at_most
 from xlruntime.messages import first_line, listed, named, near_path
 
-__all__ = ["MOST_BYTES", "Source", "make_source", "read_arrays", "read_values"]
+__all__ = ["Source", "is_number", "make_source", "read_arrays", "read_values"]
 
-MOST_BYTES = 1 << 29
-"""Of one array of a file."""
+MOST_BYTES = 1 << 29  # of the arrays of one file
 BLOCK = 16  # steps whose random numbers are drawn together
 LONGEST_HEADER = 10_000  # bytes that describe an array
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -138,6 +137,11 @@ class Source:
         if self.port.dtype.kind in "iub":
             return generator.integers(int(self.low), int(self.high), shape, endpoint=True).astype(self.port.dtype)
         return generator.uniform(self.low, self.high, shape).astype(self.port.dtype)
+
+
+def is_number(text: str) -> bool:
+    """Return whether a value of `--input` is a number or a range, not a file or a word."""
+    return bool(re.fullmatch(NUMBER, text) or RANGE.fullmatch(text))
 
 
 def make_source(

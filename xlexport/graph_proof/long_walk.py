@@ -19,13 +19,12 @@ from xlexport.graph_proof.report import Check
 from xlexport.graph_proof.walk import GraphWalk, State, StepError
 from xlruntime.messages import listed, named
 
-__all__ = ["LongWalk", "horizon_check", "other_check", "range_check", "walk_long"]
+__all__ = ["LongWalk", "check_horizon", "check_other", "check_range", "walk_long"]
 
 FLOAT16 = 65_504.0
-COUNTS = 1 << 24  # the last whole number up to which float32 holds every one
 HORIZONS = (1 << 20, (1 << 24) + 1, (1 << 31) + 7)
 AFTER = 8  # steps that follow a counter that was set
-LINEAR = 0.85  # of a linear growth, in the last quarter of the walk against the one before
+PARTS = (16, 2)  # of the walk, at whose ends the states are measured, too
 LEAST = 40  # steps from which growth can be told
 BLOCK = 64  # steps that the other graph reads in one call
 SMALL = 16  # numbers of a state that may be a counter
@@ -36,14 +35,14 @@ class LongWalk:
     """What a walk has seen.
 
     Attributes:
-        steps: steps that were read; stopped: why not all, or None; failure: the error of the graph in the next step.
+        steps: steps that were read; stopped: why not all, in words; failure: the error of the graph in the next step.
         reach: the largest absolute value of each state so far, at marked steps.
         counters: states that grow by the same amount in each step, with the amount.
         apart: the largest difference from the other graph; early, late: in the first and the last hundred steps.
     """
 
     steps: int = 0
-    stopped: str | None = None
+    stopped: str = ""
     failure: str | None = None
     reach: dict[str, dict[int, float]] = field(default_factory=dict)
     counters: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
@@ -63,7 +62,7 @@ def walk_long(
     """Walk `steps` steps from the first state, or as many as `seconds` and the files of inputs allow."""
     walk, seen = base.walk, LongWalk()
     steps = int(min(steps, walk.steps))
-    marks = {10**power for power in range(1, 9)} | {steps * part // 4 for part in (1, 2, 3, 4)}
+    marks = {10**power for power in range(1, 9)} | {steps // part for part in PARTS}
     until, state = time.monotonic() + seconds, walk.first_state()
     reach = {pair.input: 0.0 for pair in walk.pairs}
     deltas: dict[str, npt.NDArray[Any]] | None = None
@@ -88,7 +87,7 @@ def walk_long(
                 seen.reach.setdefault(name, {})[seen.steps] = reach[name]
             progress(seen.steps, steps)
         if time.monotonic() > until:
-            seen.stopped = f"stopped after {seconds:.0f} s"
+            seen.stopped = f" (the time for them was over after {seconds:.0f} s)"
             break
     for name in reach:
         seen.reach.setdefault(name, {})[seen.steps] = reach[name]
@@ -154,7 +153,7 @@ def _apart(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
     return difference(found.reshape(-1), expected.reshape(-1))
 
 
-def other_check(base: Baseline, seen: LongWalk, other: OtherGraph | OtherModule | None) -> Check:
+def check_other(base: Baseline, seen: LongWalk, other: OtherGraph | OtherModule | None) -> Check:
     """Return whether another graph has the same results, step by step and in one call."""
     if other is None:
         return Check("other", None, "no other graph or module given")
@@ -183,7 +182,7 @@ def other_check(base: Baseline, seen: LongWalk, other: OtherGraph | OtherModule 
     return base.verdict("other", worst, f"{detail}; also {count} steps in one call")
 
 
-def range_check(walk: GraphWalk, seen: LongWalk) -> Check:
+def check_range(walk: GraphWalk, seen: LongWalk) -> Check:
     """Return whether the states stay in a range: finite, and without a growth that is linear or faster."""
     if not walk.pairs:
         return Check("range", None, "the graph carries no state")
@@ -201,7 +200,7 @@ def range_check(walk: GraphWalk, seen: LongWalk) -> Check:
         lines.append((reach[seen.steps], f"{named(port.name)} {notes}"))
         steps = ", ".join(f"{mark:,}" for mark in marks)
     lines.sort(key=lambda line: -line[0])
-    detail = f"largest after {steps} steps: {listed(line for _, line in lines)}"
+    detail = f"largest after {steps} steps{seen.stopped}: {listed(line for _, line in lines)}"
     if growing:
         drawn = any(
             source.data is None and source.axis is not None and source.low < source.high for source in walk.sources
@@ -227,15 +226,12 @@ def _reached(seen: LongWalk) -> float:
 
 
 def _is_linear(reach: Mapping[int, float], steps: int) -> bool:
-    """Return whether the last quarter of a walk has raised a state by as much as the quarter before."""
-    if steps < LEAST or not all(steps * part // 4 in reach for part in (2, 3, 4)):
-        return False
-    half, most, end = (reach[steps * part // 4] for part in (2, 3, 4))
-    before, last = most - half, end - most
-    return math.isinf(end) or (before > 0 and last >= LINEAR * before and end >= 1.3 * half)
+    """Return whether a state has grown throughout a walk; linear growth doubles in its last half, and √n is 1.4."""
+    early, half, end = (reach.get(steps // part, math.inf) for part in (*PARTS, 1))
+    return steps >= LEAST and 0 < half < math.inf and end >= 1.5 * half and end >= 8 * early
 
 
-def horizon_check(base: Baseline, seen: LongWalk) -> Check:
+def check_horizon(base: Baseline, seen: LongWalk) -> Check:
     """Return whether counters count on far from the beginning, and the walk has met no end of a table."""
     walk = base.walk
     if seen.failure is not None:

@@ -17,7 +17,7 @@ __all__ = ["find_pairs"]
 BEFORE_AFTER = frozenset(
     {
         *("in", "input", "out", "output", "past", "present", "prev", "previous", "next", "new", "old"),
-        *("updated", "update", "last", "cur", "current", "init", "initial"),
+        *("updated", "update", "init", "initial"),
     }
 )
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -122,7 +122,7 @@ def _by_shape(graph: GraphFile, inputs: Sequence[Port], outputs: Sequence[Port])
         else:
             group[0].append(port)
     carried = [(before, after) for before, after in groups if after]
-    reads_first = sum(len(before) for before, _ in carried) == len(inputs)
+    reads_first = sum(len(before) for before, _ in carried) == len(graph.inputs)
     for group in carried:
         skipped = (inputs[0], outputs[0]) if reads_first and group[0][0] is inputs[0] else ()
         before, after = ([port for port in ports if not any(port is one for one in skipped)] for ports in group)

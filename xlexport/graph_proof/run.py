@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from xlexport.callbacks import Progress
 from xlexport.errors import GraphError
-from xlexport.graph_proof.checks import check_fresh, read_baseline, recurrence_check, short_checks
+from xlexport.graph_proof import checks, long_walk
 from xlexport.graph_proof.counterpart import OtherGraph, OtherModule, open_module, open_other
 from xlexport.graph_proof.graph_file import read_graph_file
-from xlexport.graph_proof.long_walk import horizon_check, other_check, range_check, walk_long
 from xlexport.graph_proof.options import GraphOptions
 from xlexport.graph_proof.report import Check, GraphReport
 from xlexport.graph_proof.walk import StepError, open_walk
@@ -21,6 +21,7 @@ ORDER = (
     *("cuts", "repeat", "fresh", "state read", "state written", "rows", "buffers", "save"),
     *("horizon", "range", "recurrence", "other", "context"),
 )
+STATELESS = ("cuts", "repeat")  # checks that need no state
 SHARE = 0.2  # of the time limit that the long walk may take
 RUNS = 60  # of the short document, about
 LEAST = 8  # steps of the short document
@@ -38,8 +39,8 @@ def run_proof(graph: Path, other: str | None, options: GraphOptions, folder: Pat
         MemoryError: it needs too much memory.
     """
     file = read_graph_file(graph)
-    is_module = other is not None and not (folder / other).is_file()
-    other_file = read_graph_file(folder / other) if other is not None and not is_module else None
+    is_module = other is not None and ".py" in other and not (folder / other).is_file()
+    other_file = None if other is None or is_module else read_graph_file(folder / other)
     walk = open_walk(file, options, folder, other_file.inputs if other_file else ())
     counterpart: OtherGraph | OtherModule | None = None
     if other_file is not None:
@@ -49,34 +50,53 @@ def run_proof(graph: Path, other: str | None, options: GraphOptions, folder: Pat
     began = time.monotonic()
     try:
         walk.along(0, 2)
-        step = (time.monotonic() - began) / 2
-        base = read_baseline(walk, max(LEAST, min(options.steps, int(options.seconds / RUNS / max(step, 1e-9)))))
-        checks = {check.name: check for check in short_checks(base, bool(options.context))}
-        seen = walk_long(base, options.steps, SHARE * options.seconds, counterpart, progress)
+        step = max((time.monotonic() - began) / 2, 1e-9)
+        base = checks.read_baseline(walk, max(LEAST, min(options.steps, int(options.seconds / RUNS / step))))
+        short = {
+            "cuts": lambda: checks.check_cuts(base, bool(options.context)),
+            "repeat": lambda: checks.check_repeat(base),
+            "state read": lambda: checks.check_state_read(base),
+            "state written": lambda: checks.check_state_written(base),
+            "rows": lambda: checks.check_rows(base),
+            "buffers": lambda: checks.check_buffers(base),
+            "save": lambda: checks.check_save(base),
+        }
+        found = {name: _guarded(name, check) for name, check in short.items() if walk.pairs or name in STATELESS}
+        seen = long_walk.walk_long(base, options.steps, SHARE * options.seconds, counterpart, progress)
     except StepError as error:
         raise GraphError(
             f"{graph}: fails in the first steps: {error}.", hint="Say what it reads with --input."
         ) from error
-    for check in (
-        check_fresh(base),
-        horizon_check(base, seen),
-        range_check(walk, seen),
-        recurrence_check(walk, checks["cuts"]),
-        other_check(base, seen, counterpart),
-        _context(options, checks["cuts"], walk.results),
-    ):
-        checks[check.name] = check
+    found["fresh"] = _guarded("fresh", lambda: checks.check_fresh(base))
+    if walk.pairs:
+        found["horizon"] = long_walk.check_horizon(base, seen)
+        found["range"] = long_walk.check_range(walk, seen)
+    found["recurrence"] = checks.check_recurrences(walk, found["cuts"])
+    found["other"] = long_walk.check_other(base, seen, counterpart)
+    found["context"] = _context(options, found["cuts"])
+    none = "the graph carries no state"
     return GraphReport(
         graph=graph.name,
         other=other,
         pairs=walk.pairs,
         inputs=tuple(map(str, walk.sources)),
         steps=seen.steps,
-        checks=tuple(checks[name] for name in ORDER),
+        checks=tuple(found.get(name, Check(name, None, none)) for name in ORDER),
     )
 
 
-def _context(options: GraphOptions, cuts: Check, results: tuple[str, ...]) -> Check:
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    """Return the result of a check, which has failed if the graph fails in it."""
+    try:
+        return check()
+    except StepError as error:
+        return Check(name, False, f"the graph fails: {error}")
+
+
+def _context(options: GraphOptions, cuts: Check) -> Check:
+    """Return what is known of values that a step shares with the step before."""
     if options.context:
-        return Check("context", None, f"fed with --context {' '.join(options.context)}")
+        return Check("context", None, f"fed as --context {' '.join(options.context)} says")
+    if cuts.passed is False:
+        return Check("context", None, "not given: if steps of this graph overlap, that explains the cuts")
     return Check("context", None, "not given")

@@ -169,12 +169,12 @@ class GraphWalk:
         return results, state
 
 
-def open_walk(file: GraphFile, options: GraphOptions, folder: Path, like: Sequence[Port] = ()) -> GraphWalk:
+def open_walk(file: GraphFile, options: GraphOptions, folder: Path, others: Sequence[Port] = ()) -> GraphWalk:
     """Return a graph ready to walk: its states, its axes and a length of a step that it takes.
 
     Args:
         folder: where names of files in `options` begin.
-        like: inputs of another graph, whose fixed sizes say how long a step is if `options` do not.
+        others: inputs of the graph to compare with: options may name them, and a fixed size says how long a step is.
 
     Raises:
         GraphError: an option names what is not there, the graph has no state, or it does not run.
@@ -182,8 +182,10 @@ def open_walk(file: GraphFile, options: GraphOptions, folder: Path, like: Sequen
     """
     names, texts = [port.name for port in file.inputs], parts_of("input", options.input)
     contexts = {name: int(value) for name, value in parts_of("context", options.context).items()}
-    for option, given in (("--input", texts), ("--context", contexts)):
-        if wrong := [named(name) for name in given if name not in names]:
+    first: State = {} if options.first is None else read_arrays(folder / options.first)
+    known = {*names, *(port.name for port in others)}
+    for option, given in (("--input", texts), ("--context", contexts), ("--first", first)):
+        if wrong := [named(name) for name in given if name not in known]:
             what = f"{file.path}: no input {listed(wrong)}, which {option} names."
             raise GraphError(what, hint=f"Its inputs are {listed(map(named, names))}.")
     session = open_graph(file)
@@ -203,10 +205,9 @@ def open_walk(file: GraphFile, options: GraphOptions, folder: Path, like: Sequen
         if layout.stream is not None and layout.stream in (after or ()) and layout.stream not in (port.shape or ()):
             what = f"{file.path}: {named(pair.output)} cannot carry {port}: its axis {layout.stream} is the stream's."
             raise GraphError(what, hint="Give the right output: --state INPUT=OUTPUT.")
-    values: State = {} if options.first is None else read_arrays(folder / options.first)
     results = tuple(port.name for port in file.outputs if port.name not in {pair.output for pair in pairs})
     failure = ""
-    for length in _lengths(layout, read, options.length, contexts, like):
+    for length in _lengths(layout, read, options.length, contexts, others):
         sources = tuple(
             make_source(
                 file, port, texts.get(port.name), layout, length, contexts.get(port.name, 0), folder, options.seed
@@ -215,7 +216,7 @@ def open_walk(file: GraphFile, options: GraphOptions, folder: Path, like: Sequen
         )
         walk = GraphWalk(file, session, pairs, sources, layout, results, length, {})
         try:
-            return _started(walk, values)
+            return _started(walk, first)
         except StepError as error:
             failure = failure or str(error)
     hint = "Say what it reads: --input NAME=VALUE, --length N, or first states with --first FILE."
@@ -223,12 +224,12 @@ def open_walk(file: GraphFile, options: GraphOptions, folder: Path, like: Sequen
 
 
 def _lengths(
-    layout: Layout, read: Sequence[Port], given: int | None, contexts: Mapping[str, int], like: Sequence[Port]
+    layout: Layout, read: Sequence[Port], given: int | None, contexts: Mapping[str, int], others: Sequence[Port]
 ) -> Sequence[int]:
     """Return the sizes of the free axis that are tried in turn."""
     if given is not None or layout.stream is None:
         return [given or 1]
-    for port, other in zip(read, like, strict=False):
+    for port, other in zip(read, others, strict=False):
         at = layout.place(port, (layout.stream,))
         if (
             at is not None

@@ -1,0 +1,60 @@
+"""Tiny graphs that carry a state, as texts in ONNX's own syntax."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+__all__ = ["ATTENTION", "BEFORE", "ENDLESS", "SUM", "write"]
+
+SUM = """
+(float[batch, time] x, float[batch, 1] total) => (float[batch, time] y, float[batch, 1] new_total)
+<int64[1] axis = {1}, int64 along = {1}> {
+  sums = CumSum(x, along)
+  y = Add(sums, total)
+  sum = ReduceSum(x, axis)
+  new_total = Add(total, sum)
+}"""
+BEFORE = """
+(float[batch, time] x, float[batch, 1] last) => (float[batch, time] y, float[batch, 1] new_last)
+<int64[1] axis = {1}, int64[1] none = {0}, int64[1] end = {-1}, int64[1] all = {4611686018427387904}> {
+  joined = Concat <axis = 1> (last, x)
+  before = Slice(joined, none, end, axis)
+  y = Add(x, before)
+  new_last = Slice(joined, end, all, axis)
+}"""
+ATTENTION = """
+(int64[batch, time] ids, int64[batch, total] attention_mask, int64[batch, time] position_ids,
+ float[batch, past, 1] past_key_0)
+=> (float[batch, time, 1] logits, float[batch, total, 1] present_key_0)
+<float[4, 1] table = {0.5, -1.0, 0.25, 2.0}, int64[1] last = {2}, int64 along = {1}, int64[1] axis = {1},
+ int64[1] end = {4611686018427387904}, float small = {0.001}> {
+  x = Gather <axis = 0> (table, ids)
+  present_key_0 = Concat <axis = 1> (past_key_0, x)
+  mask = Cast <to = 1> (attention_mask)
+  wide = Unsqueeze(mask, last)
+  heard = Mul(present_key_0, wide)
+  sums = CumSum(heard, along)
+  length = Shape <start = 1, end = 2> (ids)
+  start = Neg(length)
+  own = Slice(sums, start, end, axis)
+  place = Cast <to = 1> (position_ids)
+  places = Unsqueeze(place, last)
+  scaled = Mul(places, small)
+  logits = Add(own, scaled)
+}"""
+ENDLESS = """
+(float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn) <bool yes = {1}> {
+  hn = Loop (, yes, h) <body = again (int64 n, bool on, float[1, 4] old) => (bool go_on, float[1, 4] new) {
+    go_on = Identity(on)
+    new = Tanh(old)
+  }>
+  y = Add(x, hn)
+}"""
+
+
+def write(path: Path, text: str) -> Path:
+    """Write the graph of a text."""
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> graph {text}'), path)
+    return path

@@ -1,0 +1,102 @@
+"""The whole proof in this process: axes, caches that grow, other graphs and modules, and what fails where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.graph_proof.graphs import ATTENTION, BEFORE, SUM, write
+from xlexport import GraphOptions
+from xlexport.errors import GraphError, TrustError
+from xlexport.graph_proof.report import Check, GraphReport
+from xlexport.graph_proof.run import run_proof
+
+MODULE = """
+import numpy as np, torch
+
+def right(x, total): return np.cumsum(x, 1) + total, total + x.sum(1, keepdims=True)
+def forgets(x, total): return np.cumsum(x, 1), total + x.sum(1, keepdims=True)
+def short(x, total): return x
+def fails(x, total): return x["x"]
+
+class Module(torch.nn.Module):
+    def forward(self, x, total): return {"y": torch.cumsum(x, 1) + total, "rest": [total + x.sum(1, keepdim=True)]}
+"""
+
+
+def prove(path: Path, other: str | None = None, **options: Any) -> tuple[GraphReport, dict[str, Check]]:
+    report = run_proof(path, other, GraphOptions(**{"steps": 200, **options}), path.parent, lambda done, of: None)
+    assert GraphReport.from_dict(json.loads(json.dumps(report.to_dict()))) == report
+    return report, {check.name: check for check in report.checks}
+
+
+def test_axes_are_found_by_their_names_and_by_their_places(tmp_path: Path) -> None:
+    for text in (BEFORE, BEFORE.replace("batch", "?").replace("time", "?")):
+        report, checks = prove(write(tmp_path / "before.onnx", text))
+        assert report.passed and report.steps == 200, report.rows()
+        assert {name for name, check in checks.items() if check.passed} >= {"cuts", "rows", "buffers", "save", "range"}
+
+
+def test_cache_that_grows_begins_empty_and_the_mask_follows(tmp_path: Path) -> None:
+    report, checks = prove(write(tmp_path / "attention.onnx", ATTENTION))
+    assert report.passed, report.rows()
+    assert [line.split(": ")[1] for line in report.inputs] == ["random 0 to 3", "1", "its place in the stream"]
+    assert (
+        checks["cuts"].passed and checks["buffers"].passed is None and "states of 200 steps" in checks["horizon"].detail
+    )
+    late = ATTENTION.replace("Mul(present_key_0, wide)", "Mul(wide, wide)")
+    assert prove(write(tmp_path / "late.onnx", late))[1]["state read"].passed is False
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "check", "place"),
+    [
+        ("Add(sums, total)", "Identity(sums)", "state read", "total"),
+        ("Add(total, sum)", "Identity(total)", "state written", "new_total, step 0"),
+        ("Add(total, sum)", "Mul(sum, sum)", "cuts", "y, step 1"),
+        ("ReduceSum(x, axis)", "ReduceL1(x, axis)", "range", "total, step 199"),  # a sum of sizes
+        ("Add(sums, total)", "Div(sums, total)", "range", "y, step 0"),
+    ],
+)
+def test_first_place_that_fails_is_named(old: str, new: str, check: str, place: str, tmp_path: Path) -> None:
+    report, checks = prove(write(tmp_path / "wrong.onnx", SUM.replace(old, new)))
+    assert (checks[check].passed, checks[check].place, report.passed) == (False, place, False), report.rows()
+
+
+def test_another_graph_and_modules(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(MODULE, "utf-8")
+    path = write(tmp_path / "sum.onnx", SUM)
+    step = SUM.replace("batch, time] x", "1, 1] step").replace("batch, time] y", "1, 1] z").replace("y = ", "z = ")
+    step = step.replace("CumSum(x", "CumSum(step").replace("ReduceSum(x", "ReduceSum(step")
+    write(tmp_path / "step.onnx", step)
+    write(tmp_path / "wrong.onnx", SUM.replace("Add(total, sum)", "Sub(total, sum)"))
+    for other, passed in (
+        ("sum.onnx", True), ("step.onnx", True), ("wrong.onnx", False),
+        ("own.py:right", True), ("own.py:Module", True), ("own.py:forgets", False),
+    ):  # fmt: skip
+        check = prove(path, other, trust=True)[1]["other"]
+        assert (check.passed, check.place) == (passed, None if passed else "y, step 1"), (other, check)
+    assert "64 steps in one call" in prove(tmp_path / "step.onnx", "sum.onnx")[1]["other"].detail
+    for other, words in (
+        ("own.py:short", "returns 1 arrays, expected 2"), ("own.py:fails", "own.py:fails: IndexError"),
+        ("absent.onnx", "no such file"), ("own", "no such file"),
+    ):  # fmt: skip
+        with pytest.raises(GraphError, match=words):
+            prove(path, other, trust=True)
+    with pytest.raises(TrustError, match="would run"):
+        prove(path, "own.py:right")
+
+
+def test_first_states_and_files_of_inputs(tmp_path: Path) -> None:
+    path = write(tmp_path / "sum.onnx", SUM)
+    np.savez(tmp_path / "first.npz", total=np.full((1, 1), 1000.0))
+    np.save(tmp_path / "x.npy", np.ones(50))
+    report, checks = prove(path, first=Path("first.npz"), input=("x=x.npy",))
+    assert report.steps == 50 and checks["range"].value == 1050
+    np.savez(tmp_path / "first.npz", total=np.zeros((1, 2)))
+    with pytest.raises(GraphError, match=r"total of shape \(1, 2\), expected total float32"):
+        prove(path, first=Path("first.npz"))
