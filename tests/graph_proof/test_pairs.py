@@ -37,6 +37,11 @@ def graph(inputs: str, outputs: str) -> GraphFile:
         ("memory_1:4 memory_0:4 x:4", "y:4 new_memory_0:4 new_memory_1:4",
          "memory_1=new_memory_1 memory_0=new_memory_0"),
         ("cached_len_0:1 x:4", "y:4 new_cached_len_0:1", "cached_len_0=new_cached_len_0"),
+        ("past_key_values.layers.0.keys:1,4 cache_params.layers.0.conv_states.0:1,3 input_ids:1,1",
+         "logits:1,9 cache.layers.0.conv_states.0:1,3 cache.layers.0.keys:1,4",
+         "past_key_values.layers.0.keys=cache.layers.0.keys "
+         "cache_params.layers.0.conv_states.0=cache.layers.0.conv_states.0"),
+        ("encoder.h:4 decoder.h:4 x:4", "y:4 decoder.hn:4 encoder.hn:4", "encoder.h=encoder.hn decoder.h=decoder.hn"),
         ("convCacheIn:1,3 x:4", "y:4 convCacheOut:1,3", "convCacheIn=convCacheOut"),
         ("input_2:1,1,9 input_3:1,2,8", "activation_2:1,1,9 stack_2:N,2,8", "input_3=stack_2"),
         ("input_2:1,7 a:1,8 b:1,8", "z:1,5 d:1,8 c:1,8", "a=d b=c"),

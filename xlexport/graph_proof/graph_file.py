@@ -190,15 +190,16 @@ def _port(path: Path, value: onnx.ValueInfoProto) -> Port:
         raise GraphError(
             f"{path}: {named(value.name)} is {what}, expected tensors of numbers.", hint="Export it without."
         )
-    axes: tuple[int | str, ...] | None = None
-    if tensor.HasField("shape"):
-        axes = tuple(
-            axis.dim_value
-            if axis.HasField("dim_value") and axis.dim_value >= 0
-            else axis.dim_param or f"{value.name}/{at}"
-            for at, axis in enumerate(tensor.shape.dim)
-        )
-    return Port(value.name, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), axes)
+    axes = tuple(_axis(value.name, at, axis) for at, axis in enumerate(tensor.shape.dim))
+    known = axes if tensor.HasField("shape") else None
+    return Port(value.name, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), known)
+
+
+def _axis(name: str, at: int, axis: onnx.TensorShapeProto.Dimension) -> int | str:
+    """Return the size or the name of an axis; transformers writes some sizes as names."""
+    if axis.HasField("dim_value") and axis.dim_value >= 0:
+        return axis.dim_value
+    return int(axis.dim_param) if axis.dim_param.isdecimal() else axis.dim_param or f"{name}/{at}"
 
 
 def _axis_name(axis: int | str) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from xlexport.graph_proof.graph_file import Port
 
-__all__ = ["Layout", "find_layout"]
+__all__ = ["UNNAMED", "Layout", "find_layouts"]
 
 BATCH = re.compile(r"(?i)b|n|bs|.*batch.*")
+UNNAMED = "/"  # in the name of an axis that the graph does not name
 STREAM = re.compile(r"(?i)[tsl]|.*(seq|time|len|frame|sample|chunk|step).*")
 
 
@@ -57,28 +58,31 @@ class Layout:
         return next((at for at, axis in enumerate(port.shape or ()) if axis in wanted), None)
 
 
-def find_layout(read: Sequence[Port], states: Sequence[Port]) -> Layout:
-    """Return what the free axes are, by names and by where they occur; `grows` is empty, as only a run shows it.
+def find_layouts(read: Sequence[Port], states: Sequence[Port]) -> Iterator[Layout]:
+    """Yield what the free axes can be, the likeliest first: by their names, or by their places if they have none.
+
+    `grows` is empty, as only a run shows it.
 
     Args:
         read: the inputs that are no states.
         states: the inputs that are.
     """
     axes = [axis for port in read for axis in port.shape or () if isinstance(axis, str) and "+" not in axis]
-    of_states = [axis for port in states for axis in port.shape or () if isinstance(axis, str)]
-    batch = next((axis for axis in axes if axis in of_states), None)
-    batch = batch or next((axis for axis in axes if BATCH.fullmatch(axis)), None)
-    if batch is None:
-        firsts = [port.shape[0] for port in read if port.shape and isinstance(port.shape[0], str)]
-        free = sum(isinstance(axis, str) for axis in (read[0].shape or ())) if read else 0
-        if firsts and (of_states or free > 1) and "/" in firsts[0]:
-            batch = firsts[0]
-    rows = {batch} if batch else set()
-    if batch is not None and batch not in of_states:  # the same axis, without a name or with one of its own
-        firsts_of_states = [next((axis for axis in port.shape or () if isinstance(axis, str)), None) for port in states]
-        rows |= {axis for axis in firsts_of_states if axis is not None and ("/" in axis or BATCH.fullmatch(axis))}
+    free_of_states = [[axis for axis in port.shape or () if isinstance(axis, str)] for port in states]
+    of_states = [axis for free in free_of_states for axis in free]
+    shared = next((axis for axis in axes if axis in of_states), None)
+    batch = shared or next((axis for axis in axes if BATCH.fullmatch(axis)), None)
+    alike = {free[0] for free in free_of_states if free and (UNNAMED in free[0] or BATCH.fullmatch(free[0]))}
     if batch is not None:
-        rows |= {f"{port.name}/0" for port in read if port.shape and "/" in str(port.shape[0]) and "/" in batch}
-    free_axes = [axis for axis in axes if axis not in rows and axis not in of_states]
-    stream = next((axis for axis in free_axes if STREAM.fullmatch(axis)), free_axes[0] if free_axes else None)
-    return Layout(frozenset(rows), stream)
+        yield _layout(axes, of_states, {batch} | (set() if shared else alike))
+        return
+    first = [axis for axis in axes if UNNAMED in axis and axis.startswith(f"{read[0].name}/")]
+    for axis in first if alike or len(first) > 1 else ():
+        at = axis.partition(UNNAMED)[2]
+        yield _layout(axes, of_states, {f"{port.name}/{at}" for port in read} | alike)
+    yield _layout(axes, of_states, set())
+
+
+def _layout(axes: Sequence[str], of_states: Sequence[str], rows: set[str]) -> Layout:
+    free = [axis for axis in axes if axis not in rows and axis not in of_states]
+    return Layout(frozenset(rows), next((axis for axis in free if STREAM.fullmatch(axis)), free[0] if free else None))

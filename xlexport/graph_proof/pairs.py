@@ -88,8 +88,8 @@ def _words(name: str) -> tuple[str, ...]:
     words = [word for word in words if word not in BEFORE_AFTER]
     if len(words) > 1 and words[-1] == "n":  # stateN
         words.pop()
-    if len(words) == 1 and (match := SHORT_LAST.fullmatch(words[0])):
-        words[0] = match[1]
+    if words and (match := SHORT_LAST.fullmatch(words[-1])):
+        words[-1] = match[1]
     return tuple(words)
 
 
@@ -98,9 +98,13 @@ def _by_name(graph: GraphFile, inputs: Sequence[Port], outputs: Sequence[Port]) 
     after = defaultdict[tuple[str, ...], list[Port]](list)
     for port in outputs:
         after[_words(port.name)].append(port)
+        if "." in port.name:  # `cache.layers.0.keys`, whose input is `past_key_values.layers.0.keys`
+            after[("", *_words(port.name.partition(".")[2]))].append(port)
     for port in inputs:
         words = _words(port.name)
-        found = after.get(words) or (after.get(words[:-1]) if words[-1:] == ("0",) else None) or []
+        begun = words[:-1] if words[-1:] == ("0",) else words
+        tail = ("", *_words(port.name.partition(".")[2]))
+        found = after.get(words) or after.get(begun) or (after.get(tail) if len(tail) > 1 else None) or []
         found = [one for one in found if words and (one.name != port.name or len(found) == 1)]
         if len(found) > 1:
             hint = f"Choose one: --state {named(port.name)}=OUTPUT."

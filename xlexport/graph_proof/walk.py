@@ -15,7 +15,7 @@ import numpy.typing as npt
 from xlexport.errors import GraphError
 from xlexport.graph_proof.graph_file import GraphFile, Port
 from xlexport.graph_proof.inputs import Source, make_source, read_arrays
-from xlexport.graph_proof.layout import Layout, find_layout
+from xlexport.graph_proof.layout import UNNAMED, Layout, find_layouts
 from xlexport.graph_proof.options import GraphOptions, parts_of
 from xlexport.graph_proof.pairs import find_pairs
 from xlexport.graph_proof.report import Pair
@@ -199,28 +199,35 @@ def open_walk(file: GraphFile, options: GraphOptions, folder: Path, others: Sequ
     carried = {pair.input for pair in pairs}
     states = [port for port in file.inputs if port.name in carried]
     read = [port for port in file.inputs if port.name not in carried]
-    layout = find_layout(read, states)
+    results = tuple(port.name for port in file.outputs if port.name not in {pair.output for pair in pairs})
+    failure = ""
+    for layout in find_layouts(read, states):
+        _check_streams(file, pairs, states, layout)
+        for length in _lengths(layout, read, options.length, contexts, others):
+            sources = tuple(
+                make_source(
+                    file, port, texts.get(port.name), layout, length, contexts.get(port.name, 0), folder, options.seed
+                )
+                for port in read
+            )
+            try:
+                walk = _started(GraphWalk(file, session, pairs, sources, layout, results, length, {}), first)
+                if any(UNNAMED in axis for axis in layout.rows):  # a guess, which two rows can refute
+                    walk.read(0, 1, walk.first_state(2), (0, 1))
+                return walk
+            except StepError as error:
+                failure = failure or str(error)
+    hint = "Say what it reads: --input NAME=VALUE, --length N, or first states with --first FILE."
+    raise GraphError(f"{file.path}: does not run: {failure}.", hint=hint)
+
+
+def _check_streams(file: GraphFile, pairs: Sequence[Pair], states: Sequence[Port], layout: Layout) -> None:
+    """Refuse an output that has the axis of the stream as the next value of a state that lacks it."""
     for pair, port in zip(pairs, states, strict=True):
         after = next(one.shape for one in file.outputs if one.name == pair.output)
         if layout.stream is not None and layout.stream in (after or ()) and layout.stream not in (port.shape or ()):
             what = f"{file.path}: {named(pair.output)} cannot carry {port}: its axis {layout.stream} is the stream's."
             raise GraphError(what, hint="Give the right output: --state INPUT=OUTPUT.")
-    results = tuple(port.name for port in file.outputs if port.name not in {pair.output for pair in pairs})
-    failure = ""
-    for length in _lengths(layout, read, options.length, contexts, others):
-        sources = tuple(
-            make_source(
-                file, port, texts.get(port.name), layout, length, contexts.get(port.name, 0), folder, options.seed
-            )
-            for port in read
-        )
-        walk = GraphWalk(file, session, pairs, sources, layout, results, length, {})
-        try:
-            return _started(walk, first)
-        except StepError as error:
-            failure = failure or str(error)
-    hint = "Say what it reads: --input NAME=VALUE, --length N, or first states with --first FILE."
-    raise GraphError(f"{file.path}: does not run: {failure}.", hint=hint)
 
 
 def _lengths(
