@@ -65,7 +65,7 @@ ATTENTION = """
 }"""
 POSITIONS = """
 (float[time, batch, 4] x, int64[1] position) => (float[time, batch, 4] y, int64[1] new_position)
-<int64 zero = {0}, int64 step = {1}, int64[1] one = {1}, int64[1] rows = {100}> {
+<int64 zero = {0}, int64 step = {1}, int64[1] one = {1}, int64[1] rows = {100}, int64[1] last = {99}> {
   length = Shape <start = 0, end = 1> (x)
   new_position = Add(position, length)
   stop = Squeeze(length)
@@ -76,35 +76,20 @@ POSITIONS = """
   added = Unsqueeze(embeddings, one)
   y = Add(x, added)
 }"""
-CLOCK = """
-(float[batch, 4] x, float[1] clock) => (float[batch, 4] y, float[1] new_clock)
-<float[1] tick = {1}, float[1] period = {64}, float[1] rate = {0.098}> {
-  later = Add(clock, tick)
-  new_clock = Mod <fmod = 1> (later, period)
-  angle = Mul(clock, rate)
-  wave = Sin(angle)
-  y = Add(x, wave)
-}"""
 SUM = """
 (float[batch, 4] x, float[batch, 4] memory) => (float[batch, 4] y, float[batch, 4] new_memory)
-<float[1] keep = {0.9}, float[1] gain = {64}> {
-  size = Abs(x)
-  kept = Mul(memory, keep)
-  added = Mul(size, gain)
-  new_memory = Add(kept, added)
-  y = Mul(x, memory)
-}"""
-HALF_SUM = """
-(float[batch, 4] x, float16[batch, 4] memory) => (float[batch, 4] y, float16[batch, 4] new_memory)
 <float[1] keep = {0.9}, float[1] gain = {640}> {
   wide = Cast <to = 1> (memory)
   size = Abs(x)
   kept = Mul(wide, keep)
   added = Mul(size, gain)
   sum = Add(kept, added)
-  new_memory = Cast <to = 10> (sum)
+  new_memory = Cast <to = 1> (sum)
   y = Mul(x, wide)
 }"""
+HALF_SUM = SUM.replace("float[batch, 4] memory", "float16[batch, 4] memory").replace(
+    "float[batch, 4] new_memory", "float16[batch, 4] new_memory"
+).replace("<to = 1> (sum)", "<to = 10> (sum)")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -146,6 +131,9 @@ SINGLE = f"""{LENGTH}
   single = Equal(length, one)
   first = Where(single, h, zero)
   all, hn ="""
+CENTRED = """mean = ReduceMean(x, one)
+  centred = Sub(x, mean)
+  y = Add(centred, added)"""
 ABOVE = """below = Squeeze(all, one)
   above = GRU <hidden_size = 4> (below, again_W, R)
   y = Squeeze(above, one)"""
@@ -156,6 +144,9 @@ ROUNDED = """read = Cast <to = 1> (position)
   more = Cast <to = 1> (length)
   sum = Add(read, more)
   new_position = Cast <to = 7> (sum)"""
+CLIPPED = """begin = Mod(position, rows)
+  positions = Add(steps, begin)
+  row = Min(positions, last)"""
 ATTENTION_OPERATOR = """
 (float[batch, time, 8] x, float[batch, 2, past, 4] past_key, float[batch, 2, past, 4] past_value)
 => (float[batch, time, 8] y, float[batch, 2, total, 4] present_key, float[batch, 2, total, 4] present_value) {
@@ -164,49 +155,46 @@ ATTENTION_OPERATOR = """
     com.microsoft.MultiHeadAttention <num_heads = 2, unidirectional = 1> (queries, x, x, , , , past_key, past_value)
 }"""
 
+# fmt: off
+FLOATING = (("int64[1] position", "float[1] ticks"), ("int64[1] new_position", "float[1] new_ticks"),
+            ("length =", "position = Cast <to = 7> (ticks)\n  length ="),
+            ("stop =", "new_ticks = Cast <to = 1> (new_position)\n  stop ="))
 # Named by public reports of such mistakes.
 CASES = {
     "state never read (livekit/agents-js#944)": Case(GRU, ((", , h)", ")"),), ("state read",), r"\bh\b"),
     "old state returned (rl_games#316)": Case(
-        GRU, (("all, hn =", "all, lost ="), ("  y =", "  hn = Identity(h)\n  y =")), ("state written",), "hn"
-    ),
+        GRU, (("all, hn =", "all, lost ="), ("  y =", "  hn = Identity(h)\n  y =")), ("state written",), "hn"),
     "long segments begin at zero (sparkinfer#1071)": Case(
-        GRU, (("all, hn =", SINGLE), (", , h)", ", , first)")), ("cuts",)
-    ),
+        GRU, (("all, hn =", SINGLE), (", , h)", ", , first)")), ("cuts",)),
     "pads update the state (transformers#46190)": Case(GRU, ((GRU[GRU.index("all,") :], PADDED),), ("cuts",)),
     "all rows read the first row's state (mlx-lm#1908)": Case(
-        STEP, (("all, hn =", FIRST_ROW), (", , h)", ", , first)")), ("rows",)
-    ),
+        STEP, (("all, hn =", FIRST_ROW), (", , h)", ", , first)")), ("rows",)),
+    "mean over the rows": Case(POSITIONS, (("y = Add(x, added)", CENTRED),), ("rows",)),
     "second layer has no state (DeepFilterNet#430)": Case(
-        GRU, (("y = Squeeze(all, one)", ABOVE),), ("recurrence",), "GRU"
-    ),
+        GRU, (("y = Squeeze(all, one)", ABOVE),), ("recurrence",), "GRU"),
     "noise of training left on (MNN#4447)": Case(GRU, (("y = Squeeze(all, one)", NOISY),), ("repeat", "fresh")),
     "steps after the first diverge (tract#2157)": Case(
-        STEP,
-        (("all, hn =", "less = Mul(h, half)\n  all, hn ="), (", , h)", ", , less)")),
-        ("other",),
-        r"step 1\b",
-        other=GRU,
-    ),
+        STEP, (("all, hn =", "less = Mul(h, half)\n  all, hn ="), (", , h)", ", , less)")), ("other",), r"step 1\b",
+        other=GRU),
     "reset gate before the product (onnxscript#2852)": Case(GRU, (("reset = 1", "reset = 0"),), ("other",), other=GRU),
     "two states swapped (Isaac Lab#6064)": Case(LSTM, (("all, hn, cn", "all, cn, hn"),), ("cuts",)),
     "cache begins one too early (Transformers-RL#7)": Case(
-        CONVOLUTION, (("{-2}", "{-3}"), ("{9223372036854775807}", "{-1}")), ("cuts",)
-    ),
+        CONVOLUTION, (("{-2}", "{-3}"), ("{9223372036854775807}", "{-1}")), ("cuts",)),
     "input without its context (silero-vad#771)": Case(CONTEXT, (), ("cuts",), right_options={"context": ("x=2",)}),
     "mask forgets the cache (sherpa-onnx#3782)": Case(ATTENTION, (("(all, offset)", "(all, none)"),), ("cuts",)),
     "attention sees later tokens (com.microsoft)": Case(
-        ATTENTION_OPERATOR, (("unidirectional = 1", "unidirectional = 0"),), ("cuts",)
-    ),
+        ATTENTION_OPERATOR, (("unidirectional = 1", "unidirectional = 0"),), ("cuts",)),
     "counter counts calls (Isaac Lab#3837)": Case(POSITIONS, (("position, length", "position, one"),), ("cuts",)),
+    "call that crosses the end of a ring is cut short": Case(
+        POSITIONS, (("positions = Add(steps, position)\n  row = Mod(positions, rows)", CLIPPED),), ("cuts",)),
     "table of positions runs out": Case(
-        POSITIONS, (("Mod(positions, rows)", "Identity(positions)"),), ("horizon",), "100"
-    ),
+        POSITIONS, (("Mod(positions, rows)", "Identity(positions)"),), ("horizon",), "100"),
     "counter through float32": Case(POSITIONS, (("new_position = Add(position, length)", ROUNDED),), ("horizon",)),
-    "counter is a float32": Case(CLOCK, (("Mod <fmod = 1> (later, period)", "Identity(later)"),), ("range", "horizon")),
+    "counter is a float32": Case(POSITIONS, FLOATING, ("range", "horizon"), "ticks"),
     "state grows without end (mlcommons/inference#689)": Case(SUM, (("{0.9}", "{1}"),), ("range",), "memory"),
     "float16 state overflows (mlcommons/inference#689)": Case(HALF_SUM, (("{0.9}", "{1}"),), ("range",), "memory"),
 }
+# fmt: on
 
 
 def write_graph(path: Path, text: str) -> Path:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GRU", "LSTM", "Cache", "NoPositions", "export"]
+__all__ = ["GRU", "LSTM", "Cache", "Drawn", "NoPositions", "export"]
+
+Axes = dict[str, tuple[int | str, ...]]
+SIZES = {"batch": 2, "time": 5, "past": 3}  # of free axes while a module is exported
 
 
 class Drawn(nn.Module):
-    """A module in which every instance draws the same weights, so that a graph can be compared with a new one."""
+    """A module in which every instance draws the same weights, so that a graph can be compared with a new one.
+
+    Attributes:
+        inputs: names and axes; outputs: names, in the same order of what is read and of states.
+    """
+
+    inputs: ClassVar[Axes]
+    outputs: ClassVar[tuple[str, ...]]
 
     def draw(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -21,34 +32,42 @@ class Drawn(nn.Module):
         self.requires_grad_(False)
 
 
-class LSTM(Drawn):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn = nn.LSTM(3, 4)
-        self.draw()
-
-    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (S, B, 4) for inputs (S, B, 3), and both states (1, B, 4)."""
-        y, (h, c) = self.rnn(x, (h, c))
-        return y, h, c
-
-
 class GRU(Drawn):
+    inputs: ClassVar[Axes] = {"x": ("time", "batch", 3), "h": (1, "batch", 4)}
+    outputs: ClassVar[tuple[str, ...]] = ("y", "hn")
+    cells: ClassVar[type[nn.GRU | nn.LSTM]] = nn.GRU
+
     def __init__(self) -> None:
         super().__init__()
-        self.rnn = nn.GRU(3, 4)
+        self.rnn = self.cells(3, 4)
         self.draw()
 
-    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (S, B, 4) for inputs (S, B, 3), and the state (1, B, 4)."""
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
         y, h = self.rnn(x, h)
         return y, h
+
+
+class LSTM(GRU):
+    inputs: ClassVar[Axes] = {**GRU.inputs, "c": (1, "batch", 4)}
+    outputs: ClassVar[tuple[str, ...]] = (*GRU.outputs, "cn")
+    cells = nn.LSTM
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        y, (h, c) = self.rnn(x, (h, c))
+        return y, h, c
 
 
 class Cache(Drawn):
     """Causal attention over a growing cache, with a table of 64 learned positions."""
 
-    positions = True
+    axes: ClassVar[tuple[int | str, ...]] = ("batch", 2, "past", 4)
+    inputs: ClassVar[Axes] = {
+        "input_ids": ("batch", "time"),
+        "past_key_values.0.key": axes,
+        "past_key_values.0.value": axes,
+    }
+    outputs: ClassVar[tuple[str, ...]] = ("logits", "present.0.key", "present.0.value")
+    positions: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,8 +75,7 @@ class Cache(Drawn):
         self.project, self.head = nn.Linear(8, 24), nn.Linear(8, 16)
         self.draw()
 
-    def forward(self, input_ids: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits (B, S, 16) for ids (B, S), and the longer cache (B, 2, past + S, 4)."""
+    def forward(self, input_ids: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         (B, S), past = input_ids.shape, key.shape[2]
         place = torch.arange(past, past + S)
         x = self.tokens(input_ids) + (self.table(place) if self.positions else 0)
@@ -71,42 +89,33 @@ class Cache(Drawn):
 class NoPositions(Cache):
     """The same without positions: it reads texts of any length."""
 
-    positions = False
+    positions: ClassVar[bool] = False
 
 
-RNN_AXES = {"x": {0: "time", 1: "batch"}, "y": {0: "time", 1: "batch"}}
-CACHE_AXES = {"input_ids": {0: "batch", 1: "time"}, "logits": {0: "batch", 1: "time"}}
-
-
-def export(model: nn.Module, path: Path, *, dynamo: bool, steps: int | None = None) -> Path:
-    """Write the graph of a module of this file, with the names of states that Hugging Face's exporters give to caches.
+def export(model: Drawn, path: Path, *, dynamo: bool, step: bool = False) -> Path:
+    """Write the graph of a module, whose inputs have a free length, or that of one step.
 
     Args:
         dynamo: the newer exporter of the two that PyTorch has.
-        steps: a fixed length of the inputs instead of a free one.
     """
-    example: tuple[Tensor, ...]
-    if isinstance(model, Cache):
-        example = (torch.zeros(2, steps or 5, dtype=torch.long), torch.zeros(2, 2, 3, 4), torch.zeros(2, 2, 3, 4))
-        states = {f"past_key_values.0.{kind}": f"present.0.{kind}" for kind in ("key", "value")}
-        axes = {**CACHE_AXES, **{name: {0: "batch", 2: "past"} for name in states}}
-        axes |= {name: {0: "batch", 2: "total"} for name in states.values()}
-    else:
-        states = {"h": "hn", "c": "cn"} if isinstance(model, LSTM) else {"h": "hn"}
-        example = (torch.zeros(steps or 5, 2, 3), *(torch.zeros(1, 2, 4) for _ in states))
-        axes = {**RNN_AXES, **{name: {1: "batch"} for names in states.items() for name in names}}
-    inputs = [next(iter(axes)), *states]
-    outputs = [list(axes)[1], *states.values()]
-    if steps:
-        axes = {name: {axis: free for axis, free in its.items() if free != "time"} for name, its in axes.items()}
-    options = (
-        {"dynamic_shapes": tuple(dict.fromkeys(axes[name], torch.export.Dim.DYNAMIC) for name in inputs)}
-        if dynamo
-        else {"dynamic_axes": axes}
+    sizes = {**SIZES, "time": 1} if step else SIZES
+    example = tuple(
+        torch.zeros([axis if isinstance(axis, int) else sizes[axis] for axis in axes]) for axes in model.inputs.values()
     )
+    if isinstance(model, Cache):
+        example = (example[0].long(), *example[1:])
+    fixed = {"time"} if step else set()
+    free = [
+        {at: axis for at, axis in enumerate(axes) if isinstance(axis, str) and axis not in fixed}
+        for axes in model.inputs.values()
+    ]
+    options: dict[str, Any] = {"input_names": list(model.inputs), "output_names": list(model.outputs), "dynamo": dynamo}
+    if dynamo:
+        options["dynamic_shapes"] = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in free)
+    else:
+        longer = [{at: axis.replace("past", "total") for at, axis in axes.items()} for axes in free]
+        options["dynamic_axes"] = dict(zip((*model.inputs, *model.outputs), (*free, *longer), strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's own, about its exporters
-        torch.onnx.export(
-            model, example, path, dynamo=dynamo, input_names=inputs, output_names=outputs, verbose=False, **options
-        )
+        torch.onnx.export(model, example, path, verbose=False, **options)
     return path

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import xlexport
-from tests.graph_proof.broken import CASES, write_graph
+from tests.graph_proof.broken import CASES, GRU, write_graph
 from tests.helpers.tiers import thinned
 from xlexport import GraphOptions
 
@@ -29,3 +29,10 @@ def test_mistake_is_found_and_the_right_graph_passes(name: str, tmp_path: Path) 
     found = failed.keys() & set(case.checks)
     assert found and all(re.search(case.pattern, failed[check]) for check in found), wrong.rows()
     assert not wrong.passed
+
+
+@pytest.mark.full
+def test_free_axes_need_no_names(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph.onnx", GRU.replace("time, batch", "?, ?").replace("batch", "?"))
+    report = xlexport.verify_graph(path, options=GraphOptions(steps=STEPS))
+    assert report.passed, report.rows()

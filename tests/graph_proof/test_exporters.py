@@ -26,12 +26,12 @@ def module(model: type[Drawn]) -> str:
 @BOTH
 @pytest.mark.parametrize("model", [LSTM, GRU, NoPositions])
 def test_graph_against_its_module(model: type[Drawn], dynamo: bool, tmp_path: Path) -> None:
-    steps = 1 if dynamo and model is not NoPositions else None  # the newer exporter fixes the length of recurrences
-    path = export(model(), tmp_path / "graph.onnx", dynamo=dynamo, steps=steps)
+    step = dynamo and model is not NoPositions  # the newer exporter fixes the length of recurrences
+    path = export(model(), tmp_path / "graph.onnx", dynamo=dynamo, step=step)
     report = xlexport.verify_graph(path, module(model), options=TRUSTED)
     verdicts = {check.name: check.passed for check in report.checks}
     assert report.passed and verdicts["other"] and verdicts["state read"], report.rows()
-    assert verdicts["cuts"] is (None if steps else True), report.rows()
+    assert verdicts["cuts"] is (None if step else True), report.rows()
 
 
 @pytest.mark.parametrize("model", [LSTM, GRU])
@@ -44,7 +44,7 @@ def test_free_length_that_the_newer_exporter_fixed_is_found(model: type[Drawn], 
 
 
 def test_reset_gate_that_the_newer_exporter_once_placed_wrongly_is_found(tmp_path: Path) -> None:
-    path = export(GRU(), tmp_path / "graph.onnx", dynamo=True, steps=1)
+    path = export(GRU(), tmp_path / "graph.onnx", dynamo=True, step=True)
     graph = onnx.load(path)
     (node,) = (node for node in graph.graph.node if node.op_type == "GRU")
     (attribute,) = (attribute for attribute in node.attribute if attribute.name == "linear_before_reset")

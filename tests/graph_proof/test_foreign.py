@@ -75,7 +75,15 @@ def test_file_of_another_version_of_silero_is_named(voice: Path) -> None:
     assert checks["other"].value >= 0.5, report.rows()  # of a probability
 
 
-@pytest.mark.parametrize("other", [None])
+def test_sequence_graph_of_silero_is_its_step_graph_in_every_cut(voice: Path) -> None:
+    inputs = (f"input={voice}", "sr=16000")
+    graphs = foreign(SILERO.format("")), foreign(SILERO.format("_16k_sequence"))
+    report, checks = verified(*graphs, input=inputs, steps=STEPS, **STEP)
+    assert report.passed and checks["other"].passed and checks["other"].value <= 1e-6, report.rows()
+    assert "in one call" in checks["other"].detail
+
+
+@pytest.mark.parametrize("other", [None, ""])
 def test_sequence_graph_of_silero_on_frames_that_have_their_context(
     other: str | None, voice: Path, tmp_path: Path
 ) -> None:
@@ -94,6 +102,18 @@ def test_sequence_graph_of_silero_on_frames_that_have_their_context(
 def test_silero_without_its_context_is_found(form: str, voice: Path) -> None:
     report, checks = verified(foreign(SILERO.format(form)), input=(f"input={voice}", "sr=16000"), steps=STEPS)
     assert checks["cuts"].passed is False and "--context" in checks["cuts"].detail, report.rows()
+
+
+@pytest.mark.parametrize(
+    ("number", "read", "state", "after"),
+    [(1, "input_2", "input_3", "tf_op_layer_stack_2"), (2, "input_4", "input_5", "tf_op_layer_stack_5")],
+)
+def test_states_of_dtln_are_found_by_position(number: int, read: str, state: str, after: str) -> None:
+    inputs = (f"{read}=0..1" if number == 1 else f"{read}=-0.1..0.1",)
+    report, checks = verified(foreign(DTLN.format(number)), input=inputs, steps=STEPS)
+    assert [(pair.input, pair.output) for pair in report.pairs] == [(state, after)]
+    assert all(checks[name].passed for name in ("repeat", "fresh", "state read", "state written", "buffers", "save"))
+    assert checks["range"].passed is False and checks["range"].value >= 500, report.rows()  # cells count the steps
 
 
 @pytest.mark.parametrize("part", ["enc", "erb_dec", "df_dec"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,15 @@ LARGE = """
 }"""
 
 
-def refusal(path: Path, **options: Any) -> str:
-    """Return the message of the error that the graph must cause, in this process; it and its hint are one line each."""
+def in_this_process(path: Path, options: GraphOptions) -> object:
+    return run_proof(path, None, options, path.parent, no_progress)
+
+
+def refusal(path: Path, verify: Callable[..., object] = in_this_process, **options: Any) -> str:
+    """Return the message of the error that the graph must cause; it and its hint are one line each."""
     with pytest.raises(HintedError) as caught:
-        run_proof(path, None, GraphOptions(**options), path.parent, no_progress)
-    return one_line(caught.value)
-
-
-def one_line(error: HintedError) -> str:
+        verify(path, options=GraphOptions(**options))
+    error = caught.value
     assert error.message.isprintable() and error.hint and error.hint.isprintable()
     return error.message
 
@@ -112,6 +114,4 @@ def test_weights_outside_the_folder_of_the_graph_are_refused(location: str, tmp_
 )
 def test_graph_that_wants_too_much_ends_at_the_limit(text: str, pattern: str, tmp_path: Path) -> None:
     path = write_graph(tmp_path / "graph.onnx", text)
-    with pytest.raises(HintedError) as caught:
-        xlexport.verify_graph(path, options=GraphOptions(seconds=5.0, memory=2 << 30))
-    assert re.search(pattern, one_line(caught.value))
+    assert re.search(pattern, refusal(path, xlexport.verify_graph, seconds=5.0, memory=2 << 30))
