@@ -216,7 +216,6 @@ def test_profile_without_a_whole_run_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["post_lnorm_zeros", "reformer_band", "reformer_chunk"])
-@pytest.mark.full
 def test_profile_of_a_step(name: str) -> None:
     """Check that no time is negative, so none was counted twice, and that the memory stays valid."""
     side = a_side(open_golden(name), "score", 40 if name == "reformer_band" else 20, 1)

@@ -312,7 +312,7 @@ def run_rounds(scheduler: Scheduler, number: int, jobs: list[RequestJob]) -> Non
 
 
 def n_memories() -> int:
-    return sum(isinstance(one, Memory) for one in gc.get_objects())
+    return sum(type(one) is Memory for one in gc.get_objects())
 
 
 @pytest.mark.parametrize("name", LOADS)

@@ -105,7 +105,8 @@ def test_graph_that_is_slightly_wrong_fails_by_its_rounding_alone(
     graph = onnx.load(tmp_path / "bundle/score.onnx", load_external_data=False)
     spoil(graph)
     onnx.save(graph, tmp_path / "bundle/score.onnx")
-    fails_by_rounding_alone(check(load_bundle(tmp_path / "bundle", threads=1, check_files=False), bytes_bundle))
+    spoiled = load_bundle(tmp_path / "bundle", threads=1, check_files=False, ops="none")
+    fails_by_rounding_alone(check(spoiled, bytes_bundle))
 
 
 def fails_by_rounding_alone(report: ParityReport) -> None:
