@@ -37,6 +37,7 @@ WARM = 16  # steps before a state is changed
 ROWS = 3
 HUGE = 1e6  # by which a state is changed that shows no effect otherwise: weights near zero hide it
 CPU = Device("cpu")
+ONE_LENGTH = "steps overlap, and a call reads one of them"
 PIECES = (7, 3)  # steps a call, besides one
 Results = list[dict[str, npt.NDArray[Any]]]
 
@@ -129,11 +130,13 @@ def check_cuts(base: Baseline, contexts: bool) -> Check:
     try:
         two = walk.read(0, 2, walk.first_state())[0]
     except StepError as error:
+        if contexts:
+            return Check("cuts", None, ONE_LENGTH)
         what = f"it takes {length} along its free axis, and fails at {2 * length}{hint} ({error})"
-        return Check("cuts", None if contexts else False, what, f"axis {walk.layout.stream}")
+        return Check("cuts", False, what, f"axis {walk.layout.stream}")
     axes = {name: moving_axis(base.results[0][name], two[name]) for name in walk.observed}
     if contexts and all(axis is None for axis in axes.values()):
-        return Check("cuts", None, "one result a call, and steps overlap: the graph reads one length")
+        return Check("cuts", None, ONE_LENGTH)
     most = _most(base)
     wholes, last = walk.along(0, most, by=most)
     whole, worst = wholes[0], Deviation()
@@ -192,17 +195,10 @@ def check_save(base: Baseline) -> Check:
     half = base.steps // 2
     if not half:
         return Check("save", None, "one step only")
-    saved = io.BytesIO()
-    np.savez(
-        saved,
-        allow_pickle=False,
-        **{f"state{at}": value for at, value in enumerate(base.states[half - 1].values())},
-    )
+    state, saved = base.states[half - 1], io.BytesIO()
+    np.savez(saved, allow_pickle=False, **{f"state{at}": value for at, value in enumerate(state.values())})
     with np.load(io.BytesIO(saved.getvalue()), allow_pickle=False) as arrays:
-        restored = {
-            name: arrays[f"state{at}"].view(value.dtype)
-            for at, (name, value) in enumerate(base.states[half - 1].items())
-        }
+        restored = {name: arrays[f"state{at}"] for at, name in enumerate(state)}
     results, state = base.walk.reopened().along(half, base.steps, restored)
     detail = f"saved after {half} steps ({len(saved.getvalue()):,} bytes), restored in a new session"
     return base.judged("save", [*base.results[:half], *results], state, detail)
@@ -236,37 +232,25 @@ def check_buffers(base: Baseline) -> Check:
         binding.clear_binding_outputs()
     state = {name: value.numpy() for name, value in values.items()}
     check = base.judged("buffers", results, state, "one buffer for each state as input and output, against two")
-    if check.passed:
-        return check
-    return replace(
-        check, passed=None, detail="one buffer as input and output differs, so bind two: the graph may be right"
-    )
+    differs = "one buffer as input and output differs, so bind two: the graph may be right"
+    return check if check.passed else replace(check, passed=None, detail=differs)
 
 
 def check_state_written(base: Baseline) -> Check:
     """Return whether each state changes, as numbers that an input or constant only passes through do not."""
     walk = base.walk
     before = [walk.first_state(), *base.states[:-1]]
-    kept, constant = [], []
+    wrong = {}
     for pair in walk.pairs:
         old, new = ([state[pair.input] for state in states] for states in (before, base.states))
         if all(difference(one, two) == 0 for one, two in zip(old, new, strict=True)):
-            kept.append(named(pair.output))
+            wrong[named(pair.output)] = "its input, unchanged"
         elif base.steps > 1 and all(difference(one, new[0]) == 0 for one in new):
-            constant.append(named(pair.output))
-    if kept or constant:
-        seen = [
-            *([f"{listed(kept)}: its input, unchanged"] if kept else []),
-            *([f"{listed(constant)}: the same numbers after each step"] if constant else []),
-        ]
-        return Check(
-            "state written",
-            False,
-            "; ".join(seen),
-            f"{(kept or constant)[0]}, step 0",
-            float(len(kept) + len(constant)),
-        )
-    return Check("state written", True, f"each of {len(walk.pairs)} changes from step to step")
+            wrong[named(pair.output)] = "the same numbers after each step"
+    if wrong:
+        detail = listed(f"{name}: {what}" for name, what in wrong.items())
+        return Check("state written", False, detail, f"{next(iter(wrong))}, step 0", len(wrong))
+    return Check("state written", True, f"each of {len(walk.pairs)} changes from step to step", value=len(walk.pairs))
 
 
 def check_state_read(base: Baseline) -> Check:
@@ -278,26 +262,20 @@ def check_state_read(base: Baseline) -> Check:
     start = base.states[warm - 1]
     silent, faint, least = [], [], Deviation(np.inf)
     for port in walk.states:
-        strengths = [_effect(base, warm, {**start, port.name: value}) for value in _others(base, port, start)]
-        effect = next((one for one in strengths if one.value > 0), None)
+        values = enumerate(_others(base, port, start))
+        effects = ((at, _effect(base, warm, {**start, port.name: value})) for at, value in values)
+        at, effect = next(((at, one) for at, one in effects if one.value > 0), (0, None))
         if effect is None:
             silent.append(named(port.name))
-        elif effect is not strengths[0]:
-            faint.append(named(port.name))
-        if effect is not None and effect.value < least.value:
-            least = effect
-    rest = base.steps - warm
+            continue
+        faint += [named(port.name)] if at else []
+        least = min(least, effect, key=lambda one: one.value)
     if silent:
-        detail = f"changing {listed(silent)} after {warm} steps changes no result of the next {rest}"
+        detail = f"changing {listed(silent)} after {warm} steps changes no result of the next {base.steps - warm}"
         return Check("state read", False, detail, silent[0], 0.0)
     note = f"; {listed(faint)} only by numbers of {HUGE:g}" if faint else ""
-    return Check(
-        "state read",
-        True,
-        f"forgetting a state after {warm} steps changes what follows{note}",
-        least.place,
-        least.value,
-    )
+    detail = f"forgetting a state after {warm} steps changes what follows{note}"
+    return Check("state read", True, detail, least.place, least.value)
 
 
 def _others(base: Baseline, port: Port, state: State) -> Iterator[npt.NDArray[Any]]:

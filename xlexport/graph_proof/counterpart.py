@@ -76,11 +76,10 @@ class OtherGraph:
         for at in range(len(steps)):
             yield {name: parts[at] for name, parts in split.items()}
 
-    def last_states(self) -> Iterator[tuple[str, str]]:
-        """Yield names of states, of the graph and of the other, that both have in one shape."""
-        for port in self.of.states:
-            if port.name in self.state and self.state[port.name].shape == self.of.first[port.name].shape:
-                yield port.name, port.name
+    def shared_states(self) -> list[str]:
+        """Return the states that both graphs have by one name in one shape."""
+        first = self.of.first
+        return [name for name, value in self.state.items() if name in first and first[name].shape == value.shape]
 
 
 def _by_name_or_place(walk: GraphWalk, of: GraphWalk) -> dict[str, str]:
@@ -154,9 +153,9 @@ class OtherModule:
         self.state = {pair.input: values[pair.output] for pair in self.of.pairs}
         return {name: values[name] for name in self.of.observed}
 
-    def last_states(self) -> Iterator[tuple[str, str]]:
-        """Yield names of states, of the graph and of the module."""
-        yield from ((name, name) for name in self.state)
+    def shared_states(self) -> list[str]:
+        """Return the states: a module has those of the graph."""
+        return list(self.state)
 
     def _call(self, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         """Return the arrays that the module returns; a module of PyTorch gets tensors, other code gets arrays."""

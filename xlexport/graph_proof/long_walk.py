@@ -38,7 +38,9 @@ class LongWalk:
         steps: steps that were read; stopped: why not all, in words; failure: the error of the graph in the next step.
         reach: the largest absolute value of each state so far, at marked steps.
         counters: states that grow by the same amount in each step, with the amount.
+        broken: the first place that is no finite number.
         apart: the largest difference from the other graph; early, late: in the first and the last hundred steps.
+        last: the states in the end.
     """
 
     steps: int = 0
@@ -50,14 +52,11 @@ class LongWalk:
     apart: Deviation = field(default_factory=Deviation)
     early: float = 0.0
     late: list[float] = field(default_factory=list)
+    last: State = field(default_factory=dict)
 
 
 def walk_long(
-    base: Baseline,
-    steps: int,
-    seconds: float,
-    other: OtherGraph | OtherModule | None,
-    progress: Progress,
+    base: Baseline, steps: int, seconds: float, other: OtherGraph | OtherModule | None, progress: Progress
 ) -> LongWalk:
     """Walk `steps` steps from the first state, or as many as `seconds` and the files of inputs allow."""
     walk, seen = base.walk, LongWalk()
@@ -91,14 +90,11 @@ def walk_long(
             break
     for name in reach:
         seen.reach.setdefault(name, {})[seen.steps] = reach[name]
-    seen.counters = deltas or {}
-    if isinstance(other, OtherGraph | OtherModule) and seen.failure is None:
-        for mine, theirs in other.last_states():
-            apart = Deviation(
-                difference(other.state[theirs], state[mine]), f"{named(mine)}, after step {seen.steps - 1}"
-            )
-            if apart.value > seen.apart.value and not seen.apart.value > base.tolerance:
-                seen.apart = apart
+    seen.counters, seen.last = deltas or {}, state
+    if other is not None and seen.failure is None and seen.apart.value <= base.tolerance:
+        for name in other.shared_states():
+            apart = difference(other.state[name], state[name])
+            seen.apart = base.worst(seen.apart, Deviation(apart, f"{named(name)}, after step {seen.steps - 1}"))
     return seen
 
 
@@ -188,37 +184,25 @@ def check_range(walk: GraphWalk, seen: LongWalk) -> Check:
         return Check("range", None, "the graph carries no state")
     if seen.broken is not None:
         return Check("range", False, "not a finite number", seen.broken, _reached(seen))
-    lines, growing = [], []
-    for port in walk.states:
-        reach = seen.reach[port.name]
-        marks = [mark for mark in sorted(reach) if mark in (10, 100, 1000, 10_000) or mark == seen.steps]
-        notes = f"{', '.join(f'{reach[mark]:.4g}' for mark in marks)}"
-        if port.dtype.kind == "f" and _is_linear(reach, seen.steps):
-            growing.append(named(port.name))
-        if port.dtype.kind == "f" and reach[seen.steps] > FLOAT16:
-            notes += " (beyond float16)"
-        lines.append((reach[seen.steps], f"{named(port.name)} {notes}"))
-        steps = ", ".join(f"{mark:,}" for mark in marks)
-    lines.sort(key=lambda line: -line[0])
-    detail = f"largest after {steps} steps{seen.stopped}: {listed(line for _, line in lines)}"
-    if growing:
-        drawn = any(
-            source.data is None and source.axis is not None and source.low < source.high for source in walk.sources
-        )
-        chance = "; on random inputs: try real ones with --input" if drawn else ""
-        counts = (
-            " (a counter: float32 counts to 16,777,216)"
-            if set(growing) & {named(name) for name in seen.counters}
-            else ""
-        )
-        return Check(
-            "range",
-            False,
-            f"{listed(growing)} grows with each step, without end{counts}; {detail}{chance}",
-            f"{growing[0]}, step {seen.steps - 1}",
-            _reached(seen),
-        )
-    return Check("range", True, detail, None, _reached(seen))
+    marks = sorted({mark for mark in (10, 100, 1000, 10_000) if mark < seen.steps} | {seen.steps})
+    floats = [port for port in walk.states if port.dtype.kind == "f"]
+    growing = [named(port.name) for port in floats if _is_linear(seen.reach[port.name], seen.steps)]
+    large = [named(port.name) for port in floats if seen.reach[port.name][seen.steps] > FLOAT16]
+    lines = [
+        f"{named(name)} {', '.join(f'{reach[mark]:.4g}' for mark in marks)}"
+        for name, reach in sorted(seen.reach.items(), key=lambda one: -one[1][seen.steps])
+    ]
+    detail = f"largest after {', '.join(f'{mark:,}' for mark in marks)} steps{seen.stopped}: {listed(lines)}"
+    if large:
+        detail += f"; {listed(large)} beyond float16"
+    if not growing:
+        return Check("range", True, detail, None, _reached(seen))
+    drawn = any(one.data is None and one.axis is not None and one.low < one.high for one in walk.sources)
+    counts = " as a counter, which float32 holds to 16,777,216" if set(growing) & set(map(named, seen.counters)) else ""
+    detail = f"{listed(growing)} grows throughout the walk{counts}; {detail}"
+    if drawn:
+        detail += "; on random inputs: try real ones with --input"
+    return Check("range", False, detail, f"{growing[0]}, step {seen.steps - 1}", _reached(seen))
 
 
 def _reached(seen: LongWalk) -> float:
@@ -233,39 +217,26 @@ def _is_linear(reach: Mapping[int, float], steps: int) -> bool:
 
 def check_horizon(base: Baseline, seen: LongWalk) -> Check:
     """Return whether counters count on far from the beginning, and the walk has met no end of a table."""
-    walk = base.walk
+    walk, start = base.walk, base.states[-1]
     if seen.failure is not None:
         return Check("horizon", False, f"the graph fails: {seen.failure}", f"step {seen.steps}", seen.steps)
-    grown = f"; states of {_past(walk, seen):,} steps" if walk.layout.grows else ""
+    grown = f"; states of {walk.past(seen.last):,} steps" if walk.layout.grows else ""
     if not seen.counters:
-        return Check(
-            "horizon", None if not grown else True, f"no state counts steps{grown}", value=seen.steps if grown else None
-        )
+        return Check("horizon", True if grown else None, f"no state counts steps{grown}")
     beyond = []
     for name, delta in seen.counters.items():
-        start = base.states[-1]
+        dtype = start[name].dtype
         for horizon in HORIZONS:
-            dtype = start[name].dtype
             if dtype.kind in "iu" and horizon + AFTER * float(np.max(np.abs(delta))) > np.iinfo(dtype).max:
-                beyond.append(f"{named(name)} is {dtype}: it ends at {np.iinfo(dtype).max:,}")
+                beyond.append(f"; {named(name)} is {dtype} and ends at {np.iinfo(dtype).max:,}")
                 break
-            state: State = {**start, name: np.full_like(start[name], horizon)}
-            problem = _counts_on(base, state, name, delta)
-            if problem is not None:
-                return Check(
-                    "horizon", False, f"{named(name)} at {horizon:,}: {problem}", f"{named(name)}, {horizon:,}", horizon
-                )
-    note = f"; {listed(beyond)}" if beyond else ""
-    return Check(
-        "horizon",
-        True,
-        f"{listed(map(named, seen.counters))} count on at 2^20, 2^24 + 1 and 2^31 + 7{note}{grown}",
-        value=HORIZONS[-1],
-    )
-
-
-def _past(walk: GraphWalk, seen: LongWalk) -> int:
-    return seen.steps * (walk.length if walk.layout.stream else 1)
+            place = f"{named(name)}, {horizon:,}"
+            if (
+                problem := _counts_on(base, {**start, name: np.full_like(start[name], horizon)}, name, delta)
+            ) is not None:
+                return Check("horizon", False, f"{named(name)} at {horizon:,}: {problem}", place, horizon)
+    counted = f"{listed(map(named, seen.counters))} count on at 2^20, 2^24 + 1 and 2^31 + 7"
+    return Check("horizon", True, f"{counted}{''.join(beyond)}{grown}", value=HORIZONS[-1])
 
 
 def _counts_on(base: Baseline, state: State, name: str, delta: npt.NDArray[Any]) -> str | None:
