@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 
-__all__ = ["ATTENTION", "BEFORE", "ENDLESS", "SUM", "write"]
+__all__ = ["ATTENTION", "BEFORE", "ENDLESS", "SUM", "TABLE", "write"]
 
 SUM = """
 (float[batch, time] x, float[batch, 1] total) => (float[batch, time] y, float[batch, 1] new_total)
@@ -44,6 +44,17 @@ ATTENTION = """
   scaled = Mul(places, small)
   logits = Add(own, scaled)
 }"""
+TABLE = """
+(float[1, 1] x, int64[1] place) => (float[1, 1] y, int64[1] new_place)
+<int64[1] one = {1}, int64[1] size = {300}, int64[1] columns = {1}, float[1] zero = {0}> {
+  shape = Concat <axis = 0> (size, columns)
+  table = Expand(zero, shape)
+  row = Gather <axis = 0> (table, place)
+  y = Add(x, row)
+  next = Add(place, one)
+  new_place = Mod(next, size)
+}"""
+"""A ring of 300 rows, or without `Mod` a table that ends."""
 ENDLESS = """
 (float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn) <bool yes = {1}> {
   hn = Loop (, yes, h) <body = again (int64 n, bool on, float[1, 4] old) => (bool go_on, float[1, 4] new) {

@@ -42,6 +42,8 @@ def graph(inputs: str, outputs: str) -> GraphFile:
          "past_key_values.layers.0.keys=cache.layers.0.keys "
          "cache_params.layers.0.conv_states.0=cache.layers.0.conv_states.0"),
         ("encoder.h:4 decoder.h:4 x:4", "y:4 decoder.hn:4 encoder.hn:4", "encoder.h=encoder.hn decoder.h=decoder.hn"),
+        ("audio_in:1,8 state_in:2,8 sr::int64", "audio_out:1,8 state_out:2,8", "state_in=state_out"),
+        ("x_in:1,8 y_in:1,8 z_in:1,8", "x_out:1,8 y_out:1,8 z_out:1,8", "y_in=y_out z_in=z_out"),
         ("convCacheIn:1,3 x:4", "y:4 convCacheOut:1,3", "convCacheIn=convCacheOut"),
         ("input_2:1,1,9 input_3:1,2,8", "activation_2:1,1,9 stack_2:N,2,8", "input_3=stack_2"),
         ("input_2:1,7 a:1,8 b:1,8", "z:1,5 d:1,8 c:1,8", "a=d b=c"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.graph_proof.graphs import ATTENTION, BEFORE, SUM, write
+from tests.graph_proof.graphs import ATTENTION, BEFORE, SUM, TABLE, write
 from xlexport import GraphOptions
 from xlexport.errors import GraphError, TrustError
 from xlexport.graph_proof.report import Check, GraphReport
@@ -65,6 +65,13 @@ def test_cache_that_grows_begins_empty_and_the_mask_follows(tmp_path: Path) -> N
 def test_first_place_that_fails_is_named(old: str, new: str, check: str, place: str, tmp_path: Path) -> None:
     report, checks = prove(write(tmp_path / "wrong.onnx", SUM.replace(old, new)))
     assert (checks[check].passed, checks[check].place, report.passed) == (False, place, False), report.rows()
+
+
+def test_place_in_a_ring_is_no_counter_and_a_table_ends(tmp_path: Path) -> None:
+    check = prove(write(tmp_path / "ring.onnx", TABLE))[1]["horizon"]  # 200 steps do not reach its end
+    assert check.passed, check
+    check = prove(write(tmp_path / "table.onnx", TABLE.replace("Mod(next, size)", "Identity(next)")))[1]["horizon"]
+    assert check.passed is False and "fails from 300 on" in check.detail
 
 
 def test_another_graph_and_modules(tmp_path: Path) -> None:

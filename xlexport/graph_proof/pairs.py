@@ -22,6 +22,7 @@ BEFORE_AFTER = frozenset(
 )
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 SHORT_LAST = re.compile(r"([a-z])n")  # `hn` and `cn` are h and c after n steps
+STATE = re.compile(r"state|hidden|cell|cache|mem|past|buf|rnn|lstm|gru|conv|key|value|carry|hist|\b[hckv]\d*(\b|_)")
 CACHE = ("key", "values")  # of `past_key_values.0.key`, whose output is `present.0.key`
 
 
@@ -41,7 +42,7 @@ def find_pairs(graph: GraphFile, given: Mapping[str, str], fed: Collection[str])
     pairs = [Pair(before, after, "given") for before, after in given.items()]
     free = [port for name, port in inputs.items() if name not in given and name not in fed]
     left = [port for name, port in outputs.items() if name not in given.values()]
-    pairs += _by_name(graph, free, left)
+    pairs += _states(list(_by_name(graph, free, left)), free)
     if not pairs:
         pairs += _by_shape(graph, free, left)
     for pair in pairs:
@@ -112,6 +113,15 @@ def _by_name(graph: GraphFile, inputs: Sequence[Port], outputs: Sequence[Port]) 
             raise GraphError(f"{graph.path}: {len(found)} outputs could carry {named(port.name)}: {names}.", hint=hint)
         if found:
             yield Pair(port.name, found[0].name, "by their names")
+
+
+def _states(pairs: Sequence[Pair], inputs: Sequence[Port]) -> Sequence[Pair]:
+    """Return the pairs that are states; if they left nothing to read, `audio_in` and `audio_out` are the stream."""
+    carried = {pair.input for pair in pairs}
+    if len(pairs) < 2 or any(port.shape and port.name not in carried for port in inputs):
+        return pairs
+    states = [pair for pair in pairs if STATE.search(pair.input.lower())]
+    return states if 0 < len(states) < len(pairs) else pairs[1:]
 
 
 def _by_shape(graph: GraphFile, inputs: Sequence[Port], outputs: Sequence[Port]) -> Iterator[Pair]:
