@@ -9,13 +9,13 @@ import pytest
 
 import xlexport
 from tests.graph_proof.broken import CASES, GRU, write_graph
-from tests.helpers.tiers import thinned
 from xlexport import GraphOptions
 
+pytestmark = pytest.mark.full
 STEPS = 1000
 
 
-@pytest.mark.parametrize("name", thinned(CASES, ["state never read (livekit/agents-js#944)"]))
+@pytest.mark.parametrize("name", CASES)
 def test_mistake_is_found_and_the_right_graph_passes(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     other = case.other and write_graph(tmp_path / "other.onnx", case.other)
@@ -31,7 +31,6 @@ def test_mistake_is_found_and_the_right_graph_passes(name: str, tmp_path: Path) 
     assert not wrong.passed
 
 
-@pytest.mark.full
 def test_free_axes_need_no_names(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "graph.onnx", GRU.replace("time, batch", "?, ?").replace("batch", "?"))
     report = xlexport.verify_graph(path, options=GraphOptions(steps=STEPS))
