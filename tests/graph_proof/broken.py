@@ -25,6 +25,16 @@ GRU = """
   y = Squeeze(all, one)
 }"""
 STEP = GRU.replace("time", "1")
+LAYERS = """
+(float[1, batch, 3] x, float[2, batch, 4] state) => (float[1, batch, 4] y, float[2, batch, 4] stateN)
+<int64[1] none = {0}, int64[1] one = {1}, int64[1] two = {2}> {
+  a = Slice(state, none, one, none)  b = Slice(state, one, two, none)
+  all, an = GRU <hidden_size = 4> (x, W, R, B, , a)
+  below = Squeeze(all, one)
+  above, bn = GRU <hidden_size = 4> (below, again_W, R, , , b)
+  y = Squeeze(above, one)
+  stateN = Concat <axis = 0> (an, bn)
+}"""
 LSTM = """
 (float[time, batch, 3] x, float[1, batch, 4] h, float[1, batch, 4] c)
 => (float[time, batch, 4] y, float[1, batch, 4] hn, float[1, batch, 4] cn) <int64[1] one = {1}> {
@@ -123,8 +133,11 @@ FLOATING = (("int64[1] position", "float[1] ticks"), ("int64[1] new_position", "
 # Named by public reports of such mistakes.
 CASES = {
     "state never read (livekit/agents-js#944)": Case(GRU, ((", , h)", ")"),), ("state read",), r"\bh\b"),
+    "second layer's state never read": Case(
+        LAYERS, ((", , , b)", ", , , zeros)"), ("below =", "zeros = Sub(b, b)  below =")), ("state read",), "state"),
     "old state returned (rl_games#316)": Case(
         GRU, (("all, hn =", "all, lost ="), ("  y =", "  hn = Identity(h)  y =")), ("state written",), "hn"),
+    "second layer's old state returned": Case(LAYERS, (("(an, bn)", "(an, b)"),), ("state written",), "stateN"),
     "long segments begin at zero (sparkinfer#1071)": Case(
         GRU, (("all, hn =", SINGLE), (", , h)", ", , first)")), ("cuts",)),
     "pads update the state (transformers#46190)": Case(GRU, ((GRU[GRU.index("all,") :], PADDED),), ("cuts",)),
