@@ -16,11 +16,7 @@ SIZES = {"batch": 2, "time": 5, "past": 3}  # of free axes while a module is exp
 
 
 class Drawn(nn.Module):
-    """A module in which every instance draws the same weights, so that a graph can be compared with a new one.
-
-    Attributes:
-        inputs: names and axes; outputs: names, in the same order of what is read and of states.
-    """
+    """A module of which every instance has the same weights; names of inputs, with axes, and of outputs, states last."""
 
     inputs: ClassVar[Axes]
     outputs: ClassVar[tuple[str, ...]]
@@ -93,11 +89,7 @@ class NoPositions(Cache):
 
 
 def export(model: Drawn, path: Path, *, dynamo: bool, step: bool = False) -> Path:
-    """Write the graph of a module, whose inputs have a free length, or that of one step.
-
-    Args:
-        dynamo: the newer exporter of the two that PyTorch has.
-    """
+    """Write the graph of a module, of a free length or of one step, by the newer exporter or the older."""
     sizes = {**SIZES, "time": 1} if step else SIZES
     example = tuple(
         torch.zeros([axis if isinstance(axis, int) else sizes[axis] for axis in axes]) for axes in model.inputs.values()

@@ -17,14 +17,12 @@ from xlexport.callbacks import no_progress
 from xlexport.graph_proof.run import run_proof
 from xlruntime.errors import HintedError
 
-STATELESS = """
-(float[time, 4] x) => (float[time, 4] y) { y = Tanh(x) }"""
+STATELESS = "(float[time, 4] x) => (float[time, 4] y) { y = Tanh(x) }"
 TWO_OUTPUTS = GRU.replace("hn)\n", "hn, float[1, batch, 4] h_out)\n").replace("  y =", "  h_out = Tanh(hn)\n  y =")
 WIDER = GRU.replace("4] hn)", "8] hn)").replace("all, hn =", "all, h4 =").replace(
     "  y =", "  hn = Concat <axis = 2> (h4, h4)\n  y ="
 )  # fmt: skip
-CUSTOM = """
-(float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn) { y, hn = com.example.Cell(x, h) }"""
+CUSTOM = "(float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn) { y, hn = com.example.Cell(x, h) }"
 ENDLESS = """
 (float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn) <bool yes = {1}> {
   hn = Loop (, yes, h) <body = again (int64 n, bool on, float[1, 4] old) => (bool go_on, float[1, 4] new) {
