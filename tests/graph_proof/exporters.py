@@ -16,7 +16,7 @@ SIZES = {"batch": 2, "time": 5, "past": 3}  # of free axes while a module is exp
 
 
 class Drawn(nn.Module):
-    """A module of which every instance has the same weights; names of inputs, with axes, and of outputs, states last."""
+    """A module whose instances have the same weights; names of its inputs, with axes, and of its outputs."""
 
     inputs: ClassVar[Axes]
     outputs: ClassVar[tuple[str, ...]]
