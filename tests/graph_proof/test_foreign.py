@@ -113,7 +113,8 @@ def test_states_of_dtln_are_found_by_position(number: int, read: str, state: str
     report, checks = verified(foreign(DTLN.format(number)), input=inputs, steps=STEPS)
     assert [(pair.input, pair.output) for pair in report.pairs] == [(state, after)]
     assert all(checks[name].passed for name in ("repeat", "fresh", "state read", "state written", "buffers", "save"))
-    assert checks["range"].passed is False and checks["range"].value >= 500, report.rows()  # cells count the steps
+    assert checks["range"].value >= 500, report.rows()  # cells count the steps: those of model 1 without end
+    assert number == 2 or checks["range"].passed is False, report.rows()
 
 
 @pytest.mark.parametrize("part", ["enc", "erb_dec", "df_dec"])
