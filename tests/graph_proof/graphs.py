@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 
-__all__ = ["ATTENTION", "BEFORE", "ENDLESS", "SUM", "TABLE", "write"]
+__all__ = ["ATTENTION", "BEFORE", "ENDLESS", "STACKED", "SUM", "TABLE", "write"]
 
 SUM = """
 (float[batch, time] x, float[batch, 1] total) => (float[batch, time] y, float[batch, 1] new_total)
@@ -23,6 +23,15 @@ BEFORE = """
   before = Slice(joined, none, end, axis)
   y = Add(x, before)
   new_last = Slice(joined, end, all, axis)
+}"""
+STACKED = """
+(float[1, batch, 4] x, float[2, batch, 4] last) => (float[1, batch, 4] y, float[2, batch, 4] new_last)
+<int64[1] none = {0}, int64[1] one = {1}, int64[1] two = {2}> {
+  then = Slice(last, none, one, none)
+  below = Slice(last, one, two, none)
+  now = Identity(x)
+  y = Add(now, below)
+  new_last = Concat <axis = 0> (now, then)
 }"""
 ATTENTION = """
 (int64[batch, time] ids, int64[batch, total] attention_mask, int64[batch, time] position_ids,

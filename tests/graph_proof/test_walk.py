@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.graph_proof.graphs import ATTENTION, BEFORE, SUM, TABLE, write
+from tests.graph_proof.graphs import ATTENTION, BEFORE, STACKED, SUM, TABLE, write
 from xlexport import GraphOptions
 from xlexport.errors import GraphError, TrustError
 from xlexport.graph_proof.report import Check, GraphReport
@@ -65,6 +65,16 @@ def test_cache_that_grows_begins_empty_and_the_mask_follows(tmp_path: Path) -> N
 def test_first_place_that_fails_is_named(old: str, new: str, check: str, place: str, tmp_path: Path) -> None:
     report, checks = prove(write(tmp_path / "wrong.onnx", SUM.replace(old, new)))
     assert (checks[check].passed, checks[check].place, report.passed) == (False, place, False), report.rows()
+
+
+def test_each_layer_of_a_stacked_state_is_checked(tmp_path: Path) -> None:
+    both = "new_last = Concat <axis = 0> (now, then)"
+    right = write(tmp_path / "right.onnx", STACKED)
+    assert prove(right)[0].passed, prove(right)[0].rows()
+    checks = prove(write(tmp_path / "wrong.onnx", STACKED.replace(both, both.replace("then", "below"))))[1]
+    assert (checks["state written"].passed, checks["state written"].place) == (False, "new_last[1], step 0")
+    checks = prove(write(tmp_path / "deaf.onnx", STACKED.replace("Add(now, below)", "Add(now, then)")))[1]
+    assert (checks["state read"].passed, checks["state read"].place) == (False, "last[1]")
 
 
 def test_place_in_a_ring_is_no_counter_and_a_table_ends(tmp_path: Path) -> None:

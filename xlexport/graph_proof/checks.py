@@ -38,6 +38,7 @@ ROWS = 3
 HUGE = 1e6  # by which a state is changed that shows no effect otherwise: weights near zero hide it
 CPU = Device("cpu")
 ONE_LENGTH = "steps overlap, and a call reads one of them"
+LAYERS = 8  # the most that a state may stack
 PIECES = (7, 3)  # steps a call, besides one
 Results = list[dict[str, npt.NDArray[Any]]]
 
@@ -241,12 +242,13 @@ def check_state_written(base: Baseline) -> Check:
     walk = base.walk
     before = [walk.first_state(), *base.states[:-1]]
     wrong = {}
-    for pair in walk.pairs:
-        old, new = ([state[pair.input] for state in states] for states in (before, base.states))
-        if all(difference(one, two) == 0 for one, two in zip(old, new, strict=True)):
-            wrong[named(pair.output)] = "its input, unchanged"
-        elif base.steps > 1 and all(difference(one, new[0]) == 0 for one in new):
-            wrong[named(pair.output)] = "the same numbers after each step"
+    for pair, port in zip(walk.pairs, walk.states, strict=True):
+        for part, index in _parts(walk, port):
+            old, new = ([state[pair.input][index] for state in states] for states in (before, base.states))
+            if all(difference(one, two) == 0 for one, two in zip(old, new, strict=True)):
+                wrong[f"{named(pair.output)}{part}"] = "its input, unchanged"
+            elif base.steps > 1 and all(difference(one, new[0]) == 0 for one in new):
+                wrong[f"{named(pair.output)}{part}"] = "the same numbers after each step"
     if wrong:
         detail = listed(f"{name}: {what}" for name, what in wrong.items())
         return Check("state written", False, detail, f"{next(iter(wrong))}, step 0", len(wrong))
@@ -261,14 +263,14 @@ def check_state_read(base: Baseline) -> Check:
         return Check("state read", None, "one step only")
     start = base.states[warm - 1]
     silent, faint, least = [], [], Deviation(np.inf)
-    for port in walk.states:
-        values = enumerate(_others(base, port, start))
-        effects = ((at, _effect(base, warm, {**start, port.name: value})) for at, value in values)
+    for port, (part, index) in ((one, part) for one in walk.states for part in _parts(walk, one)):
+        changed = ({**start, port.name: value} for value in _others(base, port, start, index))
+        effects = enumerate(_effect(base, warm, state) for state in changed)
         at, effect = next(((at, one) for at, one in effects if one.value > 0), (0, None))
         if effect is None:
-            silent.append(named(port.name))
+            silent.append(f"{named(port.name)}{part}")
             continue
-        faint += [named(port.name)] if at else []
+        faint += [f"{named(port.name)}{part}"] if at else []
         least = min(least, effect, key=lambda one: one.value)
     if silent:
         detail = f"changing {listed(silent)} after {warm} steps changes no result of the next {base.steps - warm}"
@@ -278,17 +280,32 @@ def check_state_read(base: Baseline) -> Check:
     return Check("state read", True, detail, least.place, least.value)
 
 
-def _others(base: Baseline, port: Port, state: State) -> Iterator[npt.NDArray[Any]]:
-    """Yield other values of a state: forgotten ones, then very large ones."""
+def _parts(walk: GraphWalk, port: Port) -> list[tuple[str, tuple[Any, ...]]]:
+    """Return the parts of a state that a layer each may carry, such as two of [2, batch, 128], as text and index.
+
+    The axis of layers comes before that of rows, and is short: a channel of a longer one may be constant.
+    """
+    shape, rows = port.shape or (), walk.layout.place(port, walk.layout.rows)
+    for at, size in enumerate(shape[:-1] if rows is None else shape[:rows]):
+        if isinstance(size, int) and 1 < size <= LAYERS and len(shape) > 2:
+            return [(f"[{':, ' * at}{layer}]", (*[slice(None)] * at, layer)) for layer in range(size)]
+    return [("", (...,))]
+
+
+def _others(base: Baseline, port: Port, state: State, index: tuple[Any, ...]) -> Iterator[npt.NDArray[Any]]:
+    """Yield a state with other values in a part of it: forgotten ones, then very large ones."""
     value, first = state[port.name], base.walk.first_state()[port.name]
-    yield first if first.shape == value.shape and difference(first, value) > 0 else np.zeros_like(value)
-    if value.dtype.kind == "b":
-        yield ~value
-    elif value.dtype.kind in "iu":
-        yield value + value.dtype.type(1)
+    forgotten = first if first.shape == value.shape and difference(first[index], value[index]) else np.zeros_like(value)
+    if value.dtype.kind in "iub":
+        other = ~value if value.dtype.kind == "b" else value + value.dtype.type(1)
     else:
+        most = min(HUGE, float(np.finfo(value.dtype).max) / 8)
         noise = np.random.default_rng(1).standard_normal(value.shape)
-        yield (value.astype(np.float64) + min(HUGE, float(np.finfo(value.dtype).max) / 8) * noise).astype(value.dtype)
+        other = (value.astype(np.float64) + most * noise).astype(value.dtype)
+    for new in (forgotten, other):
+        changed = value.copy()
+        changed[index] = new[index]
+        yield changed
 
 
 def _effect(base: Baseline, start: int, state: State) -> Deviation:

@@ -248,7 +248,7 @@ def _counts_on(base: Baseline, state: State, name: str, delta: npt.NDArray[Any])
         except StepError as error:
             return f"the graph fails: {error}" if at else _end(base, state, name, str(error))
         moved = after[name].astype(np.float64) - state[name].astype(np.float64)
-        if after[name].flat[0] < state[name].flat[0] and after[name].min() >= 0:
+        if after[name].min() >= 0 and 2 * after[name].flat[0] < state[name].flat[0]:
             return None  # it is a place in a ring
         if not np.array_equal(moved, delta):
             return f"it moves by {moved.flat[0]:g} a step, expected {delta.flat[0]:g}"
