@@ -192,10 +192,10 @@ def _prove(graph: Path, other: str | None, options: GraphOptions, as_json: bool)
     from xlexport.extras import require
 
     require("convert")
-    from xlexport import api
+    from xlexport.graph_proof.child import prove  # `api` would also import PyTorch, for seconds
 
     with progress_bar("verifying") as progress:
-        report = api.verify_graph(graph, other, options=options, progress=progress)
+        report = prove(graph, other, options, progress)
     if as_json:
         print_json(report.to_dict())
     else:

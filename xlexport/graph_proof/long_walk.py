@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +23,7 @@ __all__ = ["LongWalk", "check_horizon", "check_other", "check_range", "walk_long
 FLOAT16 = 65_504.0
 HORIZONS = (1 << 20, (1 << 24) + 1, (1 << 31) + 7)
 AFTER = 8  # steps that follow a counter that was set
-PARTS = (16, 2)  # of the walk, at whose ends the states are measured, too
+SHOWN = 100  # steps between two marks of progress
 LEAST = 40  # steps from which growth can be told
 BLOCK = 64  # steps that the other graph reads in one call
 SMALL = 16  # numbers of a state that may be a counter
@@ -36,7 +35,7 @@ class LongWalk:
 
     Attributes:
         steps: steps that were read; stopped: why not all, in words; failure: the error of the graph in the next step.
-        reach: the largest absolute value of each state so far, at marked steps.
+        reach: the largest absolute value of each state so far, after each step.
         counters: states that grow by the same amount in each step, with the amount.
         broken: the first place that is no finite number.
         apart: the largest difference from the other graph; early, late: in the first and the last hundred steps.
@@ -46,7 +45,7 @@ class LongWalk:
     steps: int = 0
     stopped: str = ""
     failure: str | None = None
-    reach: dict[str, dict[int, float]] = field(default_factory=dict)
+    reach: dict[str, list[float]] = field(default_factory=dict)
     counters: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     broken: str | None = None
     apart: Deviation = field(default_factory=Deviation)
@@ -61,9 +60,8 @@ def walk_long(
     """Walk `steps` steps from the first state, or as many as `seconds` and the files of inputs allow."""
     walk, seen = base.walk, LongWalk()
     steps = int(min(steps, walk.steps))
-    marks = {10**power for power in range(1, 9)} | {steps // part for part in PARTS}
     until, state = time.monotonic() + seconds, walk.first_state()
-    reach = {pair.input: 0.0 for pair in walk.pairs}
+    seen.reach = {pair.input: [] for pair in walk.pairs}
     deltas: dict[str, npt.NDArray[Any]] | None = None
     for step in range(steps):
         feeds = walk.feeds(step, step + 1, state)
@@ -72,7 +70,8 @@ def walk_long(
         except StepError as error:
             seen.failure = str(error)
             break
-        reach = {name: max(reach[name], _magnitude(value)) for name, value in after.items()}
+        for name, value in after.items():
+            seen.reach[name].append(max([_magnitude(value), *seen.reach[name][-1:]]))
         if seen.broken is None and (
             bad := [one for one in (*walk.results, *(pair.output for pair in walk.pairs)) if not _finite(outputs[one])]
         ):
@@ -81,15 +80,11 @@ def walk_long(
         if other is not None:
             _compare(seen, base, other, step, feeds, outputs)
         state, seen.steps = after, step + 1
-        if seen.steps in marks:
-            for name in reach:
-                seen.reach.setdefault(name, {})[seen.steps] = reach[name]
+        if seen.steps % SHOWN == 0:
             progress(seen.steps, steps)
         if time.monotonic() > until:
             seen.stopped = f" (the time for them was over after {seconds:.0f} s)"
             break
-    for name in reach:
-        seen.reach.setdefault(name, {})[seen.steps] = reach[name]
     seen.counters, seen.last = deltas or {}, state
     if other is not None and seen.failure is None and seen.apart.value <= base.tolerance:
         for name in other.shared_states():
@@ -186,11 +181,11 @@ def check_range(walk: GraphWalk, seen: LongWalk) -> Check:
         return Check("range", False, "not a finite number", seen.broken, _reached(seen))
     marks = sorted({mark for mark in (10, 100, 1000, 10_000) if mark < seen.steps} | {seen.steps})
     floats = [port for port in walk.states if port.dtype.kind == "f"]
-    growing = [named(port.name) for port in floats if _is_linear(seen.reach[port.name], seen.steps)]
-    large = [named(port.name) for port in floats if seen.reach[port.name][seen.steps] > FLOAT16]
+    growing = [named(port.name) for port in floats if _is_linear(seen.reach[port.name])]
+    large = [named(port.name) for port in floats if seen.reach[port.name][-1] > FLOAT16]
     lines = [
-        f"{named(name)} {', '.join(f'{reach[mark]:.4g}' for mark in marks)}"
-        for name, reach in sorted(seen.reach.items(), key=lambda one: -one[1][seen.steps])
+        f"{named(name)} {', '.join(f'{reach[mark - 1]:.4g}' for mark in marks)}"
+        for name, reach in sorted(seen.reach.items(), key=lambda one: -one[1][-1])
     ]
     detail = f"largest after {', '.join(f'{mark:,}' for mark in marks)} steps{seen.stopped}: {listed(lines)}"
     if large:
@@ -206,13 +201,13 @@ def check_range(walk: GraphWalk, seen: LongWalk) -> Check:
 
 
 def _reached(seen: LongWalk) -> float:
-    return max((max(reach.values()) for reach in seen.reach.values()), default=0.0)
+    return max((reach[-1] for reach in seen.reach.values()), default=0.0)
 
 
-def _is_linear(reach: Mapping[int, float], steps: int) -> bool:
+def _is_linear(reach: Sequence[float]) -> bool:
     """Return whether a state has grown throughout a walk; linear growth doubles in its last half, and √n is 1.4."""
-    early, half, end = (reach.get(steps // part, math.inf) for part in (*PARTS, 1))
-    return steps >= LEAST and 0 < half < math.inf and end >= 1.5 * half and end >= 8 * early
+    early, half, end = (reach[len(reach) // part - 1] for part in (16, 2, 1)) if len(reach) >= LEAST else (0, 0, 0)
+    return end > 0 and end >= 1.5 * half and end >= 8 * early
 
 
 def check_horizon(base: Baseline, seen: LongWalk) -> Check:
