@@ -63,6 +63,8 @@ def test_inputs_with_given_values_are_no_states() -> None:
     both = graph("input_2:1,1,9 input_3:1,2,8", "activation_2:1,1,9 stack_2:1,2,8")
     (pair,) = find_pairs(both, {}, ["input_2"])
     assert (pair.input, pair.output, pair.why) == ("input_3", "stack_2", "by shape")
+    pairs = find_pairs(graph("input:n,9 h:1,1,8 c:1,1,8", "y:n hn:1,1,8 cn:1,1,8"), {}, ["input"])
+    assert [pair.output for pair in pairs] == ["hn", "cn"]
     (pair,) = find_pairs(graph("x:4 a:3 b:5", "y:4 b_out:5 q:3"), {"a": "q"}, ["b"])
     assert (pair.input, pair.why) == ("a", "given")
 

@@ -42,7 +42,7 @@ def find_pairs(graph: GraphFile, given: Mapping[str, str], fed: Collection[str])
     pairs = [Pair(before, after, "given") for before, after in given.items()]
     free = [port for name, port in inputs.items() if name not in given and name not in fed]
     left = [port for name, port in outputs.items() if name not in given.values()]
-    pairs += _states(list(_by_name(graph, free, left)), free)
+    pairs += _states(list(_by_name(graph, free, left)), graph.inputs)
     if not pairs:
         pairs += _by_shape(graph, free, left)
     for pair in pairs:
@@ -120,8 +120,7 @@ def _states(pairs: Sequence[Pair], inputs: Sequence[Port]) -> Sequence[Pair]:
     carried = {pair.input for pair in pairs}
     if len(pairs) < 2 or any(port.shape and port.name not in carried for port in inputs):
         return pairs
-    states = [pair for pair in pairs if STATE.search(pair.input.lower())]
-    return states if 0 < len(states) < len(pairs) else pairs[1:]
+    return [pair for pair in pairs if STATE.search(pair.input.lower())] or pairs[1:]
 
 
 def _by_shape(graph: GraphFile, inputs: Sequence[Port], outputs: Sequence[Port]) -> Iterator[Pair]:
