@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import onnx
 
-__all__ = ["CASES", "GRU", "Case", "write_graph"]
+__all__ = ["CASES", "CHAOS", "CHAOS_STEP", "GRU", "Case", "write_graph"]
 
 WEIGHTS = {
     "W": (1, 12, 3), "R": (1, 12, 4), "B": (1, 24), "again_W": (1, 12, 4), "lstm_W": (1, 16, 3), "lstm_R": (1, 16, 4),
     "taps": (3, 3, 3), "table": (100, 4), "query": (4, 4), "wide_query": (8, 8),
+    "wild_W": (1, 64, 3), "wild_R": (1, 64, 64),
 }  # fmt: skip
 
 GRU = """
@@ -25,6 +26,24 @@ GRU = """
   y = Squeeze(all, one)
 }"""
 STEP = GRU.replace("time", "1")
+CHAOS = """
+(float[time, batch, 3] x, float[1, batch, 64] h) => (float[time, batch, 64] y, float[1, batch, 64] hn)
+<int64[1] one = {1}> {
+  all, hn = RNN <hidden_size = 64> (x, wild_W, wild_R, , , h)
+  y = Squeeze(all, one)
+}"""
+CHAOS_STEP = """
+(float[1, batch, 3] x, float[1, batch, 64] h) => (float[1, batch, 64] y, float[1, batch, 64] hn) <int64[1] zero = {0}> {
+  inner = Squeeze(wild_W, zero)
+  outer = Squeeze(wild_R, zero)
+  inner_T = Transpose(inner)
+  outer_T = Transpose(outer)
+  read = MatMul(x, inner_T)
+  kept = MatMul(h, outer_T)
+  sum = Add(read, kept)
+  y = Tanh(sum)
+  hn = Identity(y)
+}"""
 LAYERS = """
 (float[1, batch, 3] x, float[2, batch, 4] state) => (float[1, batch, 4] y, float[2, batch, 4] stateN)
 <int64[1] none = {0}, int64[1] one = {1}, int64[1] two = {2}> {
