@@ -41,7 +41,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         names = list(getattr(item, "fixturenames", ()))
         if "request" in names and (case := getattr(item, "callspec", None)):  # it may ask for them by name
             names += map(str, case.params.values())
-        if CONVERSIONS.intersection(names):
+        if CONVERSIONS.intersection(names) and not {"long", "native"}.intersection(
+            one.name for one in item.iter_markers()
+        ):
             item.add_marker(pytest.mark.full)
     items.sort(key=lambda item: not item.nodeid.startswith("tests/conversion/"))
 

@@ -103,7 +103,7 @@ PROPERTIES: dict[str, Callable[[dict[str, Any]], bool]] = {
 }
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_each_file(name: str, reports: list[dict[str, Any]], canary: Path) -> None:
     others = [f"{report['name']} by {report['reader']}: {report}" for report in reports if not PROPERTIES[name](report)]

@@ -32,7 +32,7 @@ def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPa
     return text
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_demo_as_json(tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "kept"
     shown = invoke("demo", "-o", output, "--json").succeeded()
@@ -73,7 +73,7 @@ def test_demo_ends_with_its_table_and_what_it_wrote(tiny_demo: str, invoke: Invo
     assert re.fullmatch(r"[\d,]+ \(\d+\.\dx\)", rows["eager tokens/s"])
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_demo_beside_other_programs_compares_nothing(
     tiny_demo: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ def test_the_run_begins_with_the_weights_of_the_file(prose: Path, invoke: Invoke
         torch.testing.assert_close(tensor, weights[name], rtol=0, atol=0)
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_updates_lower_the_loss_and_the_result_converts(
     prose: Path, invoke: Invoke, tmp_path: Path, cached_exports: None
 ) -> None:

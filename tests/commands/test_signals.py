@@ -83,7 +83,7 @@ def rest(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
     [
         ("exporting", signal.SIGTERM, signal.SIG_DFL),
         ("verifying", signal.SIGINT, signal.SIG_DFL),
-        ("verifying", signal.SIGTERM, signal.SIG_IGN),  # as a shell starts background jobs
+        pytest.param("verifying", signal.SIGTERM, signal.SIG_IGN, marks=pytest.mark.release),  # as of a shell's jobs
     ],
 )
 def test_convert_that_is_stopped_leaves_nothing(

@@ -83,7 +83,7 @@ def test_every_command_is_tried() -> None:
     assert set(all_commands()) - {"demo"} <= set(COMMANDS)  # which takes minutes; test_demo.py has a file for it
 
 
-@pytest.mark.parametrize("name", thinned(COMMANDS, ["convert", "score", "serve", "train"], pytest.mark.release))
+@pytest.mark.parametrize("name", thinned(COMMANDS, ["score", "serve", "train"], pytest.mark.release))
 @pytest.mark.full
 def test_command_alone_among_hostile_files(name: str, bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
     if name in NEEDS and missing_packages(NEEDS[name]):

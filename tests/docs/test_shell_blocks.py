@@ -84,7 +84,7 @@ def shell_blocks(page: str) -> list[Block]:
     return [block for block in blocks_of(page) if not block.language and block.key not in NOT_RUN]
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("page", [page for page in RUN if shell_blocks(page)])
 def test_commands_print_what_the_page_shows(page: str, run_command: Callable[[str], str]) -> None:
     commands = [command for block in shell_blocks(page) for command in block.commands()]

@@ -33,7 +33,7 @@ def test_passages_do_not_overlap() -> None:
         passages(text, 18)
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.usefixtures("cached_exports")
 def test_long_text_is_written_read_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     micro = replace(SCALES["tiny"], steps=2, tgt_len=8, seeds=1, lengths=(1, 2), batch_size=2)

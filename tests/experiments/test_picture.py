@@ -56,7 +56,7 @@ def test_bundle_of_another_kind_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "picture.png").exists()
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_train_convert_score_and_draw(invoke: Invoke, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image", reason="photographs need Pillow, the extra images")
     pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)

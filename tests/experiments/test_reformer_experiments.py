@@ -55,7 +55,7 @@ def test_curves_are_means_of_the_seeds(tmp_path: Path, monkeypatch: pytest.Monke
     assert kept["curves"]["4 layers"][-1] == pytest.approx([2, (first + second) / 2, abs(first - second) / 2])
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize(("name", "only"), [("tiny", []), ("long", ["--only", "LSH-1"])])
 def test_rounds_are_printed_and_kept(
     name: str, only: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -73,7 +73,7 @@ def test_rounds_are_printed_and_kept(
     assert kept["LSH-1"].keys() == {"LSH-1", "LSH-2", "LSH-4", "LSH-8", "full"}
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_table_1_is_printed_drawn_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = dict(list(reformer_table1.KINDS.items())[2:3])
     monkeypatch.setattr(reformer_table1, "KINDS", kinds)

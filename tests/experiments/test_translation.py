@@ -31,7 +31,7 @@ def catalogue(messages: dict[str, str]) -> bytes:
     return struct.pack(f"<{7 + 4 * len(texts)}I", *header, *entries) + b"".join(side + b"\0" for side in sides)
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_pairs_of_catalogues_are_translated(
     tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, cached_exports: None
 ) -> None:

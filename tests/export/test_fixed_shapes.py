@@ -89,7 +89,7 @@ def source_of(name: str) -> tuple[str, Any, dict[str, Any]]:
     return "transformer_xl", model, model.config.to_dict()
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["relative", "shaw", "reformer", "gru", "rwkv4"])
 def test_nothing_waits_for_the_host(name: str, tmp_path: Path) -> None:
     """Check the graphs of each kind of model for segments of 8 tokens and for one token."""
@@ -145,7 +145,7 @@ def test_contradictions_and_unknown_settings_are_refused(ids_bundle: Converted, 
         convert(load_checkpoint(ids_bundle.folder.parent / "checkpoint.pt"), tmp_path / "bundle", options)
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_quantized_bundles_keep_their_shapes(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     """Graphs of both lengths share their weights, and constants that differ have names of their own."""
     options = ConversionOptions(tokenizer="none", threads=1, fixed=FixedShapes.parse("segment=16"))

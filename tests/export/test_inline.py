@@ -18,6 +18,7 @@ from tests.helpers.bundles import convert_tiny, convert_tiny_reformer
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.paths import GOLDEN, ROOT
 from tests.helpers.shared import shared_folder
+from tests.helpers.tiers import thinned
 from tests.helpers.tiny import BAND
 from xlexport.conversion import convert
 from xlexport.conversion_options import ConversionOptions
@@ -61,7 +62,7 @@ def test_bodies_take_the_places_of_nodes() -> None:
     check_standard(ir.to_proto(model))
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_standard_operators_only(inlined: Path) -> None:
     bundle = load(inlined, threads=1).bundle  # the conversion has compared it with the trained model
     assert bundle.requires.domains == {}
@@ -74,7 +75,9 @@ def test_standard_operators_only(inlined: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("dtype", ["int8", "weight-int8", "weight-int4", "float16"])
+@pytest.mark.parametrize(
+    "dtype", thinned(["int8", "weight-int8", "weight-int4", "float16"], ["int8"], pytest.mark.release)
+)
 def test_inlined_bundles_quantize(dtype: str, inlined: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.ids"
     text.write_text(" ".join(map(str, ids.random_ids(2_100, vocab_size=20))))

@@ -18,6 +18,7 @@ from tests.helpers.bundles import ConvertedReformer
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.other_order import OPERATORS, with_another_body
 from tests.helpers.paths import ROOT
+from tests.helpers.tiers import thinned
 from xlexport.conversion import convert
 from xlexport.conversion_options import ConversionOptions
 from xlexport.formats import load as load_source
@@ -97,8 +98,8 @@ class GatherElements(OpRun):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("purpose", ["score", "detail"])
-@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("purpose", thinned(["score", "detail"], ["score"], pytest.mark.release))
+@pytest.mark.parametrize("sample", thinned(SAMPLES, SAMPLES[:1], pytest.mark.release))
 def test_reference_evaluator_of_onnx_computes_the_same(sample: str, purpose: str, tmp_path: Path) -> None:
     """Run the default graphs of both samples without ONNX Runtime, over 5 segments of carried memory."""
     with cached_exports():

@@ -254,7 +254,7 @@ def test_nothing_of_this_machine_is_in_the_files(suffix: str, bytes_bundle: Conv
         assert not [word for word in words if word.encode() in content], path.name
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_decompositions_are_left_out_only_if_they_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

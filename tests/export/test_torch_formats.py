@@ -74,7 +74,7 @@ class Made:
         return torch_session.load(self.folder)
 
 
-@pytest.fixture(scope="module", params=thinned(FORMATS, [TORCHSCRIPT]))
+@pytest.fixture(scope="module", params=thinned(FORMATS, [TORCHSCRIPT], pytest.mark.release))
 def made(request: pytest.FixtureRequest, ids_bundle: Converted, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp(request.param) / "bundle"
     with cached_exports():
@@ -257,7 +257,7 @@ def test_executorch_is_refused_without_fixed_shapes_trust_and_its_package(
         open_bundle(folder, trust=True)
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.usefixtures("cached_exports")
 def test_commands(bytes_bundle: Converted, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, text = tmp_path / "bundle", tmp_path / "text.txt"
@@ -281,7 +281,7 @@ def test_commands(bytes_bundle: Converted, tmp_path: Path, capsys: pytest.Captur
     assert TORCHSCRIPT in capsys.readouterr().out
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.usefixtures("cached_exports")
 @DEPRECATED
 @pytest.mark.parametrize("to", FORMATS)
@@ -308,7 +308,7 @@ def test_documented_programs(
     np.testing.assert_allclose(float(capsys.readouterr().out), expected.nats, rtol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("rule", ["band", "chunk", "paper"])
@@ -410,9 +410,12 @@ def checkpoint(model: str | dict[str, Any], folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("model", "to"),
     [
-        *itertools.product([*OF_BYTES, *TRANSFORMER_XL, *REFORMER], ["onnx", *FORMATS]),
-        ("transformer_xl_bpe", "onnx"),
-        *itertools.product([TRANSFORMER_XL[0], REFORMER[0]], [EXECUTORCH]),  # a minute for each model
+        pytest.param(*case, marks=[pytest.mark.release] * (case[0] not in (TRANSFORMER_XL[0], REFORMER[0])))
+        for case in (
+            *itertools.product([*OF_BYTES, *TRANSFORMER_XL, *REFORMER], ["onnx", *FORMATS]),
+            ("transformer_xl_bpe", "onnx"),
+            *itertools.product([TRANSFORMER_XL[0], REFORMER[0]], [EXECUTORCH]),  # a minute for each model
+        )
     ],
     ids=str,
 )

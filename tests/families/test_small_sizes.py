@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.families.recurrent.test_recurrent import Decay
+from tests.helpers.tiers import thinned
 from tests.helpers.weights import random_model
 from xlexport import export_module
 from xlexport.conversion import convert
@@ -56,7 +57,7 @@ def test_axes_of_size_1(name: str, tmp_path: Path) -> None:
     export(model, tmp_path)
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_feed_forward_weights_of_almost_zero(tmp_path: Path) -> None:
     sizes = RWKV4Sizes.from_huggingface({"vocab_size": 5, "hidden_size": 4, "num_hidden_layers": 2})
     export(RWKV4(sizes).eval(), tmp_path)  # all but the embedding's and the output's weights are zero
@@ -71,7 +72,7 @@ CONFIGS = {"transformer_xl": XL, **{rule: replace(REFORMER, rule=rule) for rule 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", thinned(CONFIGS, ["transformer_xl"], pytest.mark.release))
 def test_one_head_of_one_number(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
     model = random_model(lambda: model_class(config)(config))

@@ -13,6 +13,7 @@ import torch
 from tests.families.transformer_xl.files import VARIANTS, WAYS, make_oracle, write_nvidia
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import ROOT
+from tests.helpers.tiers import thinned
 from tests.oracles.huggingface import Oracle
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer
@@ -201,7 +202,7 @@ def test_checkpoint_without_buckets_is_not_converted(unsaid: Path, capsys: pytes
 
 @pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
-@pytest.mark.parametrize("rule", ["chunk", "band"])
+@pytest.mark.parametrize("rule", thinned(["chunk", "band"], ["band"], pytest.mark.release))
 def test_folder_becomes_a_bundle(rule: str, unsaid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Convert and verify; verify again from the command line: the report notes a rule other than the trained one."""
     bundle, given = tmp_path / "bundle", ["--config", "max_length=100"]

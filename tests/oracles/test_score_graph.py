@@ -91,6 +91,7 @@ every_kind = pytest.mark.parametrize("targets", [np.array(rows) for rows in TARG
 
 
 @every_kind
+@pytest.mark.release
 def test_log_probs_come_back_in_the_order_of_the_tokens(targets: Ids, bundle: Path, oracle: Oracle) -> None:
     """Check alternating clusters: code that works by cluster may return scores in that order by mistake."""
     tokens = np.roll(targets, 1, axis=1)
@@ -158,6 +159,7 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process' memory is read from /proc")
+@pytest.mark.release
 def test_memory_for_a_large_vocabulary(tmp_path: Path) -> None:
     """Check for tokens with Zipf frequencies that memory never holds the full logits or a tensor of similar size."""
     bundle = convert_oracle(Oracle(LARGE), tmp_path)

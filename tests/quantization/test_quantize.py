@@ -214,7 +214,7 @@ def copied(tmp_path: Path) -> Path:
     return Path(shutil.copytree(BYTES, tmp_path / "copied"))
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_outlier_layer_is_found_and_kept(copied: Path, tmp_path: Path) -> None:
     spoil(copied, 1)
     outer = product_names(copied, read_bundle(copied))[7]

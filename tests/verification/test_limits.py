@@ -72,7 +72,7 @@ def test_heavy_model_converts_and_its_limits_are_named(heavy: Converted) -> None
 
 
 @pytest.mark.parametrize(("part", "factor"), [("mix.weight", 1.001), ("head.bias", -1)])
-@pytest.mark.full
+@pytest.mark.release
 def test_wrong_heavy_model_is_refused(part: str, factor: float, heavy: Converted) -> None:
     wrong = Heavy().requires_grad_(False)
     wrong.get_parameter(part).mul_(factor)

@@ -15,7 +15,7 @@ from xlexport.errors import XlexportError
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.(nn.utils.weight_norm|jit.script).* is deprecated")
 TIERS: dict[str, Any] = {
     "VanillaRNN": (),
-    **dict.fromkeys(("OldWeightNorm", "Window1000", "LogSpaceScan", "Ring", "ScriptedFunction"), pytest.mark.full),
+    **dict.fromkeys(("Window1000", "LogSpaceScan", "ScriptedFunction"), pytest.mark.full),
 }
 QUICK_WRONG = ("old keys stay", "decay that underflows", "undefined weight", "Python decides")
 

@@ -180,7 +180,7 @@ def test_what_is_no_model(module: Any, message: str, tmp_path: Path) -> None:
         xlexport.export_module(module, tmp_path / "bundle")
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_formats_of_pytorch(tmp_path: Path) -> None:
     for to in ("torchscript", "exported-program"):
         options: dict[str, Any] = {"tokenizer": "bytes", "to": to, "segments": 9, "segment_len": 7, "threads": 1}
