@@ -288,7 +288,9 @@ def _verify_lengths(
     # Graphs of fixed shapes are for one length; they read others one token after the other.
     for length in () if options.fixed else architecture(source.architecture).further_lengths:
         other, segments = exported.evaluation(segment_len=length), 2 + FURTHER_TOKENS // length
-        walked(segments=segments, evaluation=other, own_errors=report.rounding)
+        further = walked(segments=segments, evaluation=other, own_errors=report.rounding).state_ranges or {}
+        ranges = {name: max(value, further[name]) for name, value in (report.state_ranges or {}).items()}
+        report = replace(report, state_ranges=ranges or None)
     return report
 
 

@@ -150,6 +150,14 @@ def test_int8_scores_do_not_depend_on_segments(quantized: Callable[[Path, str], 
     assert parts.bits_per_token == pytest.approx(whole.bits_per_token, abs=2e-3)
 
 
+def test_states_near_the_end_of_float16_are_refused(tmp_path: Path) -> None:
+    source = Path(shutil.copytree(BYTES, tmp_path / "bundle"))
+    (source / "parity.json").write_text('{"state_ranges": {"cell": 20000.0, "hidden": 1.0}}')
+    with pytest.raises(QuantizationError, match=r"the state cell reached 2e\+04 in the text .* float16 ends at 65,504"):
+        quantize(source, tmp_path / "half", options("float16", memory_dtype="float16"))
+    assert not (tmp_path / "half").exists()
+
+
 @pytest.mark.parametrize("source", [BYTES, OPERATORS], ids=lambda path: path.parent.name)
 @pytest.mark.parametrize("memory_dtype", ["float32", "float16"])
 @pytest.mark.full

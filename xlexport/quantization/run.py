@@ -30,6 +30,7 @@ from xlexport.bundles import (
     fingerprint,
     open_any_bundle,
     publishing,
+    stored_parity,
     write_manifest,
 )
 from xlexport.callbacks import Tell, silent
@@ -67,6 +68,7 @@ from xlruntime.documents import Ids
 from xlruntime.known_answers import KnownAnswers
 from xlruntime.load_options import LoadOptions
 from xlruntime.memory import Memory
+from xlruntime.messages import named
 from xlruntime.model import Model
 from xlruntime.translator import Translator
 
@@ -75,6 +77,8 @@ __all__ = ["check_options", "quantize", "quantize_into"]
 logger = logging.getLogger(__name__)
 FLOAT32 = "float32"
 SLICE = 1_024  # tokens on which one product's effect is measured
+FLOAT16 = 65_504.0  # its largest number
+HEADROOM = 4  # times that a state may grow beyond what the text of the verification showed
 CHECKED_SEGMENTS = 20  # segments that graphs other than score walk
 # The largest difference between the graphs of one bundle, in nats. Graphs that sum in different orders differ by 2e-6,
 # or by more if a number is rounded to the next step. A graph with a wrong weight differs by whole nats.
@@ -143,6 +147,18 @@ def quantize(
         return quantize_into(exact, folder, options, gate_text(exact, texts, as_ids, options.tokens), tell)
 
 
+def _check_ranges(folder: Path) -> None:
+    """Raise QuantizationError if a state came near the end of float16 while the bundle was verified."""
+    ranges = (stored_parity(folder) or {}).get("state_ranges")
+    for name, value in ranges.items() if isinstance(ranges, dict) else ():
+        if isinstance(value, int | float) and not abs(value) < FLOAT16 / HEADROOM:
+            raise QuantizationError(
+                f"{folder}: the state {named(name)} reached {value:.4g} in the text of its verification, and float16 "
+                f"ends at {FLOAT16:,.0f}; in a longer document it may reach more.",
+                hint="Leave out --memory-dtype float16: states then stay float32.",
+            )
+
+
 def quantize_into(
     exact: Model | Translator, folder: Path, options: QuantizeOptions, text: GateText, tell: Tell
 ) -> QuantizationReport:
@@ -151,6 +167,8 @@ def quantize_into(
     Raises:
         QuantizationError: as in `quantize`.
     """
+    if options.memory_dtype == "float16":
+        _check_ranges(exact.folder)
     names = product_names(exact.folder, exact.bundle)
     unquantized = unquantized_names(exact.folder, exact.bundle, PRECISIONS[options.dtype])
     names = [name for name in names if name not in unquantized]

@@ -7,6 +7,7 @@ projected keys and values (`comparison.py`). A user's own eager code may replace
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any, Literal
@@ -105,7 +106,8 @@ def verify(
             lambda: progress(next(done), len(spans)),
             (lambda seen: is_hopeless(seen, tolerance, own_errors)) if stops else None,
         )
-        return make_report(differences, evaluation, tolerance, totals, kernels, own_errors)
+        report = make_report(differences, evaluation, tolerance, totals, kernels, own_errors)
+        return dataclasses.replace(report, state_ranges=comparison.ranges or None)
 
     if model.bundle.provenance.get("format") != MODULE_FORMAT:
         return compare(exactly=model.bundle.precision == "float32")

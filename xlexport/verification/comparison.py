@@ -114,6 +114,7 @@ class Comparison:
         self.n_block = 1 if self.eager is not None else _block_length(model, evaluation)
         self.differences: list[SegmentDifference] = []
         self.flips = 0  # of buckets, in the score graph
+        self.ranges: dict[str, float] = {}  # the largest absolute value of each state after a span
         self._memories: list[Any] = [None, None]  # of the eager model that reads ahead, in float32 and float64
 
     def run(
@@ -208,6 +209,11 @@ class Comparison:
         segment = compare_score(number, expected.log_prob, log_prob, rounding)
         self.differences.append(dataclasses.replace(segment, max_abs_memory_diff=step.memory, lsh=step.lsh))
         self.flips += 0 if step.lsh is None else step.lsh.bucket_flips
+        assert self.score.memory is not None
+        for entry in self.score.memory.entries:
+            if entry.layout == "state" and entry.dtype.startswith("float"):
+                reached = largest(self.score.memory.array(entry), self.ranges.get(entry.input, 0.0))
+                self.ranges[entry.input] = reached
         for other in early:
             self._add(number, other)
         if self.eager is not None:

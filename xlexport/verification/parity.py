@@ -25,6 +25,7 @@ from xlexport.verification.differences import (
 )
 from xlexport.verification.tolerances import LONG_TEXT, MOST_ROUNDING, OWN_ERRORS, Tolerance
 from xlruntime.evaluation import EvaluationSettings
+from xlruntime.messages import named
 
 __all__ = ["ParityReport", "is_hopeless", "make_report", "trained_model"]
 
@@ -77,6 +78,7 @@ class ParityReport:
     largest_ratio: float | None
     per_segment: list[SegmentDifference]
     cuts_compared: int | None = None  # tokens of a document of a user's module within which `convert` compared cuts
+    state_ranges: dict[str, float] | None = None  # the largest absolute value of each state at the end of a segment
 
     def to_dict(self, per_segment: bool = True) -> dict[str, Any]:
         """Return all figures for JSON; `per_segment` includes the figures of each segment."""
@@ -112,6 +114,7 @@ class ParityReport:
             *_row("same best token", self.top1_agreement, ".2%", behind),
             ("growth of the difference along the text", "-" if self.drift is None else f"{self.drift:.2f} (1 = none)"),
             *_lsh_rows(self),
+            *([("largest values of states", _ranges(self.state_ranges))] if self.state_ranges else []),
             *_row("cuts compared", self.cuts_compared, ",", " tokens into a document"),
             ("kernels", self.kernels),
             ("equal", "yes" if self.passed else "NO"),
@@ -317,6 +320,13 @@ def _drift(differences: list[SegmentDifference]) -> float | None:
 def _row(name: str, value: float | None, form: str, more: str) -> list[tuple[str, str]]:
     """Return a row, or none for a figure that a comparison does not have."""
     return [] if value is None else [(name, f"{value:{form}}{more}")]
+
+
+def _ranges(ranges: Mapping[str, float]) -> str:
+    """Return the largest values of states, largest first; a model may have hundreds of states."""
+    first = sorted(ranges, key=lambda name: -ranges[name])[:3]
+    more = f", and {len(ranges) - 3} below" if len(ranges) > 3 else ""
+    return ", ".join(f"{ranges[name]:.4g} ({named(name)})" for name in first) + more
 
 
 def _rounding_rows(report: ParityReport) -> list[tuple[str, str]]:

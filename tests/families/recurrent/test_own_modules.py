@@ -25,6 +25,8 @@ def test_right_module_converts(name: str, tmp_path: Path) -> None:
     report = xlexport.export_module(RIGHT[name](), tmp_path / "own.bundle", threads=1)
     assert report.passed
     assert report.max_abs_log_prob_diff < 1e-4
+    ranges = report.state_ranges or {}
+    assert name != "VanillaRNN" or (len(ranges) == 1 and 0.1 < max(ranges.values()) <= 1)  # of a tanh
 
 
 @pytest.mark.parametrize("name", thinned(WRONG, QUICK_WRONG))
