@@ -24,10 +24,10 @@ def test_table_json_and_exit_status(tmp_path: Path, invoke: Invoke) -> None:
 
 def test_trouble_is_one_line_and_status_2(tmp_path: Path, invoke: Invoke) -> None:
     path = write(tmp_path / "before.onnx", BEFORE)
-    (tmp_path / "text.txt").write_text("Call me Ishmael.", "utf-8")
+    (tmp_path / "text.onnx").write_text("Call me Ishmael.", "utf-8")
     for line, words in {
         (str(tmp_path / "absent.onnx"),): "absent.onnx: no such file. Did you mean",
-        (str(tmp_path / "text.txt"),): "text.txt: not an ONNX graph",
+        (str(tmp_path / "text.onnx"),): "text.onnx: not an ONNX graph",
         (str(path), "--state", "last=z"): "before.onnx: no output z",
         (str(path), "--state", "last"): "expected INPUT=OUTPUT",
         (str(path), "--text", "book.txt", "--set", "ops=none"): "--text and --set ops are for bundles",

@@ -65,7 +65,7 @@ class _BundleOrGraph(BundleName):
 
 
 def _is_graph(path: Path) -> bool:
-    return path.is_file() or (path.suffix == ".onnx" and not path.is_dir())
+    return path.suffix == ".onnx" and not path.is_dir()
 
 
 class _SegmentCount(click.IntRange):
