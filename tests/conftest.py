@@ -24,7 +24,7 @@ os.environ["XDG_CACHE_HOME"] = str(CACHE.folder.parent / "user")  # not the user
 disable_telemetry()
 
 
-CONVERSIONS = {"ids_bundle", "fixed_bundle", "band", "chunk", "paper", "heavy"}  # fixtures that take 10 to 40 seconds
+CONVERSIONS = {"ids_bundle", "fixed_bundle", "band", "chunk", "paper", "heavy", "scanned", "rounded"}  # slow fixtures
 
 
 @pytest.hookimpl(tryfirst=True)

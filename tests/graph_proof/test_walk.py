@@ -117,3 +117,15 @@ def test_first_states_and_files_of_inputs(tmp_path: Path) -> None:
     np.savez(tmp_path / "first.npz", total=np.zeros((1, 2)))
     with pytest.raises(GraphError, match=r"total of shape \(1, 2\), expected total float32"):
         prove(path, first=Path("first.npz"))
+
+
+def test_numbers_without_axes_are_inputs_and_states(tmp_path: Path) -> None:
+    text = """
+(float[1, 4] x, float gain, float count) => (float[1, 4] y, float new_count) <float half = {0.5}, float one = {1}> {
+  kept = Mul(count, half)
+  new_count = Add(kept, one)
+  scale = Mul(gain, new_count)
+  y = Mul(x, scale)
+}"""
+    report, _ = prove(write(tmp_path / "scalars.onnx", text), input=("gain=0.5",))
+    assert report.passed, report.rows()

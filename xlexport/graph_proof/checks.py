@@ -118,7 +118,9 @@ def _shaken(feeds: Mapping[str, Any], generator: np.random.Generator) -> dict[st
     """Return inputs whose last binary digits have changed."""
     signs = (generator.integers(-1, 2, value.shape) for value in feeds.values())
     return {
-        name: (value * (1 + np.finfo(value.dtype).eps * sign)).astype(value.dtype) if value.dtype.kind == "f" else value
+        name: np.asarray(value * (1 + np.finfo(value.dtype).eps * sign), value.dtype)
+        if value.dtype.kind == "f"
+        else value
         for (name, value), sign in zip(feeds.items(), signs, strict=True)
     }
 
@@ -164,7 +166,7 @@ def _most(base: Baseline) -> int:
         try:
             base.walk.read(0, most, base.walk.first_state())
             return most
-        except StepError:
+        except (StepError, MemoryError):
             most //= 2
     return 2
 

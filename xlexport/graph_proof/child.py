@@ -43,6 +43,8 @@ def prove(graph: Path, other: str | None, options: GraphOptions, progress: Progr
         GraphError: a file or the graph is wrong, or it needs more memory or time than `options` allow.
         XlexportError, XlruntimeError: another error of the proof.
     """
+    if not hasattr(os, "killpg"):
+        raise GraphError(f"{graph}: Windows has no limits for a process that runs it.", hint="Use Linux, or WSL.")
     values = {**dataclasses.asdict(options), "first": str(options.first) if options.first else None}
     request = {"graph": str(graph), "other": other, "options": values, "folder": os.getcwd()}
     environment = {name: os.environ[name] for name in KEPT if name in os.environ}
@@ -120,7 +122,6 @@ def main() -> None:
         name: tuple(value) if isinstance(value, list) else value for name, value in request["options"].items()
     }
     options = GraphOptions(**{**values, "first": values["first"] and Path(values["first"])})
-    _limit(options)
     output = os.dup(1)
     os.dup2(2, 1)  # what libraries print is no part of the result
     os.write(output, b" " * MARK)
@@ -139,7 +140,9 @@ def _limit(options: GraphOptions) -> None:
         (resource.RLIMIT_FSIZE, MOST_RESULT),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(kind, (most, most))
+        _, hard = resource.getrlimit(kind)
+        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (limit, limit))
     signal.setitimer(signal.ITIMER_REAL, options.seconds + GRACE)
 
 
@@ -150,6 +153,7 @@ def _proved(request: dict[str, Any], options: GraphOptions, output: int) -> dict
         os.pwrite(output, b"%*d" % (MARK, done), 0)
 
     try:
+        _limit(options)
         from xlexport.graph_proof.run import run_proof  # imports onnx and ONNX Runtime, within the limits
 
         folder = Path(request["folder"])

@@ -54,7 +54,7 @@ def difference(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
         return 0.0
     with np.errstate(invalid="ignore"):
         apart = np.where(equal, 0.0, np.abs(one - two))
-        scale = max(1.0, float(np.max(np.abs(two), where=np.isfinite(two), initial=0.0)))
+        scale = max(1.0, float(np.max(np.abs(two), where=np.isfinite(two) & ~equal, initial=0.0)))
     worst = float(np.max(apart))
     return worst / scale if np.isfinite(worst) else float("inf")
 

@@ -99,14 +99,14 @@ def matched(walk: GraphWalk, of: GraphWalk) -> dict[str, str]:
     Raises:
         GraphError: their numbers differ, and names do not decide.
     """
-    shared = [name for name in of.results if name in walk.results]
-    if len(shared) == len(of.results):
+    shared = [name for name in of.observed if name in walk.observed]
+    if len(shared) == len(of.observed):
         return {name: name for name in shared}
-    if len(of.results) == len(walk.results):
-        return dict(zip(of.results, walk.results, strict=True))
+    if len(of.observed) == len(walk.observed):
+        return dict(zip(of.observed, walk.observed, strict=True))
     if shared:
         return {name: name for name in shared}
-    what = f"{walk.file.path}: {len(walk.results)} results, and {of.file.path} has {len(of.results)} of other names."
+    what = f"{walk.file.path}: {len(walk.observed)} results, and {of.file.path} has {len(of.observed)} of other names."
     raise GraphError(what, hint="Give graphs with the same results.")
 
 

@@ -147,7 +147,6 @@ def read_graph_file(path: Path) -> GraphFile:
         raise GraphError(f"{path}: {what}.", hint=near_path(path) or "Give an ONNX file.")
     budget = GRAPH_LIMITS.budget(str(path), GraphError)
     with path.open("rb") as file:
-        budget.charge(path.stat().st_size)
         content = read_at_most(file, budget)
     try:
         problems = list(_ForeignRecord(content, str(path), ()).problems())
@@ -163,11 +162,14 @@ def read_graph_file(path: Path) -> GraphFile:
         hint = "Give a graph that ONNX Runtime runs."
         raise GraphError(f"{path}: not an ONNX graph: it has no nodes or no outputs.", hint=hint)
     try:
-        inlined = onnx.inliner.inline_local_functions(model).graph
+        return _described(path, content, onnx.inliner.inline_local_functions(model).graph)
+    except GraphError:
+        raise
     except Exception as error:
-        raise GraphError(
-            f"{path}: its functions cannot be resolved ({first_line(error)}).", hint="Export it again."
-        ) from error
+        raise GraphError(f"{path}: a damaged graph ({first_line(error)}).", hint="Export it again.") from error
+
+
+def _described(path: Path, content: bytes, inlined: onnx.GraphProto) -> GraphFile:
     constants = {tensor.name for tensor in inlined.initializer} | {
         one.values.name for one in inlined.sparse_initializer
     }

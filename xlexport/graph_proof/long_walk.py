@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +74,10 @@ def walk_long(
         for name, value in after.items():
             seen.reach[name].append(max([_magnitude(value), *seen.reach[name][-1:]]))
         if seen.broken is None and (
-            bad := [one for one in (*walk.results, *(pair.output for pair in walk.pairs)) if not _finite(outputs[one])]
+            bad := [
+                *(name for name in walk.results if _is_broken(outputs[name])),
+                *(pair.output for pair in walk.pairs if not _finite(outputs[pair.output])),
+            ]
         ):
             seen.broken = f"{named(bad[0])}, step {step}"
         deltas = _still_counting(deltas, state, after)
@@ -95,6 +99,11 @@ def walk_long(
 
 def _magnitude(value: npt.NDArray[Any]) -> float:
     return float(np.max(np.abs(value), initial=0)) if value.dtype.kind != "b" else 1.0
+
+
+def _is_broken(value: npt.NDArray[Any]) -> bool:
+    """Return whether a result has what is no number; minus infinity is the logarithm of what cannot be."""
+    return value.dtype.kind == "f" and bool((~np.isfinite(value) & (value != -np.inf)).any())
 
 
 def _finite(value: npt.NDArray[Any]) -> bool:
@@ -128,7 +137,14 @@ def _compare(
     """Record how far the other graph is apart in one step."""
     read = {source.port.name: feeds[source.port.name] for source in base.walk.sources}
     now = 0.0
-    for name, value in other.step(read).items():
+    if math.isinf(seen.apart.value):  # it has failed, or has other shapes
+        return
+    try:
+        results = other.step(read)
+    except StepError as error:
+        seen.apart = Deviation(math.inf, f"step {step}, where the other graph fails: {error}")
+        return
+    for name, value in results.items():
         apart = _apart(value, outputs[name])
         now = max(now, apart)
         if apart > seen.apart.value:
