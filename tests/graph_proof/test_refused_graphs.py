@@ -12,6 +12,7 @@ import pytest
 
 import xlexport
 from tests.graph_proof.broken import GRU, write_graph
+from tests.graph_proof.graphs import ENDLESS
 from xlexport import GraphOptions
 from xlexport.callbacks import no_progress
 from xlexport.graph_proof.run import run_proof
@@ -23,14 +24,6 @@ WIDER = GRU.replace("4] hn)", "8] hn)").replace("all, hn =", "all, h4 =").replac
     "  y =", "  hn = Concat <axis = 2> (h4, h4)\n  y ="
 )  # fmt: skip
 CUSTOM = "(float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn) { y, hn = com.example.Cell(x, h) }"
-ENDLESS = """
-(float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn) <bool yes = {1}> {
-  hn = Loop (, yes, h) <body = again (int64 n, bool on, float[1, 4] old) => (bool go_on, float[1, 4] new) {
-    go_on = Identity(on)
-    new = Tanh(old)
-  }>
-  y = Add(x, hn)
-}"""
 LARGE = """
 (float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn) <int64[1] size = {25000000000}> {
   hn = Tanh(h)

@@ -129,3 +129,10 @@ def test_numbers_without_axes_are_inputs_and_states(tmp_path: Path) -> None:
 }"""
     report, _ = prove(write(tmp_path / "scalars.onnx", text), input=("gain=0.5",))
     assert report.passed, report.rows()
+
+
+def test_other_graph_that_fails_is_the_one_that_fails(tmp_path: Path) -> None:
+    other = write(tmp_path / "other.onnx", TABLE.replace("Mod(next, size)", "Identity(next)"))
+    report, checks = prove(write(tmp_path / "ring.onnx", TABLE), str(other), steps=400)
+    assert report.steps == 400 and checks["horizon"].passed is not False, report.rows()
+    assert checks["other"].passed is False and str(checks["other"].place).startswith("step 300, where the other graph")
