@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         GraphReport,
         ParityReport,
         QuantizationReport,
+        StepParityReport,
         assert_parity,
         configure,
         convert,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     )
     from xlexport.families.recurrent.protocol import RecurrentModel
     from xlexport.families.scan import scan
+    from xlexport.families.step_model.protocol import StatefulModule
     from xlexport.score_files import score
 
 __all__ = [
@@ -37,6 +39,8 @@ __all__ = [
     "ParityReport",
     "QuantizationReport",
     "RecurrentModel",
+    "StatefulModule",
+    "StepParityReport",
     "__version__",
     "assert_parity",
     "configure",
@@ -49,7 +53,12 @@ __all__ = [
     "verify",
     "verify_graph",
 ]
-ELSEWHERE = {"RecurrentModel": "families.recurrent.protocol", "scan": "families.scan", "score": "score_files"}
+ELSEWHERE = {
+    "RecurrentModel": "families.recurrent.protocol",
+    "StatefulModule": "families.step_model.protocol",
+    "scan": "families.scan",
+    "score": "score_files",
+}
 
 
 def __dir__() -> list[str]:

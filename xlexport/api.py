@@ -26,9 +26,12 @@ from xlexport.callbacks import Progress, Tell, no_progress, silent
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.conversion import Conversion
 from xlexport.conversion_options import ConversionOptions
+from xlexport.errors import ParityError
 from xlexport.families import architecture
 from xlexport.families.recurrent.protocol import RecurrentModel
 from xlexport.families.recurrent.source import module_source
+from xlexport.families.step_model.inputs import input_specs
+from xlexport.families.step_model.protocol import StatefulModule
 from xlexport.format4 import upgrade
 from xlexport.graph_proof.child import prove
 from xlexport.graph_proof.options import GraphOptions
@@ -41,14 +44,16 @@ from xlexport.quantization.report import QuantizationReport
 from xlexport.verification.answers import answers_of_graphs, with_answers
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.reference import Reference
+from xlexport.verification.step_models import SEGMENTS, StepParityReport, random_series, read_series, verify_steps
 from xlexport.verification.text import verify_ids
-from xlruntime.bundle import Bundle
+from xlruntime.bundle import RUN, Bundle
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import check_ids
 from xlruntime.engine import Engine
 from xlruntime.errors import BundleGraphError, OptionError
 from xlruntime.known_answers import ANSWERS_FILE, KnownAnswers
 from xlruntime.messages import listed
+from xlruntime.step_model import StepModel
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,6 +65,7 @@ __all__ = [
     "ParityReport",
     "QuantizationReport",
     "SourceCheckpoint",
+    "StepParityReport",
     "assert_parity",
     "configure",
     "convert",
@@ -78,6 +84,7 @@ def read(
     config: Mapping[str, Any] | None = None,
     weights: str | Path | None = None,
     n_token: int | None = None,
+    inputs: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> SourceCheckpoint:
     """Read what a trained model is: its architecture, sizes, tokenizer and files. Weights are read when they are used.
@@ -89,6 +96,7 @@ def read(
         config: settings that the checkpoint does not hold, by name.
         weights: a file of weights for a model that code makes.
         n_token: size of a module's vocabulary; None: its attribute `n_token`, or the last axis of its logits.
+        inputs: what a `StatefulModule` takes, such as `{"observation": (8,)}`; None: its attribute `inputs`.
         trust: whether code in the named file may run.
 
     Raises:
@@ -97,13 +105,14 @@ def read(
         ExportError: a module breaks a rule of `RecurrentModel`.
     """
     _refuse_unused(model, format=format, config=config, weights=weights)
-    if n_token is not None and isinstance(model, str | Path | SourceCheckpoint):
-        raise OptionError("n_token: for a module.", hint="Leave it out.")
+    for name, value in {"n_token": n_token, "inputs": inputs}.items():
+        if value is not None and isinstance(model, str | Path | SourceCheckpoint):
+            raise OptionError(f"{name}: for a module.", hint="Leave it out.")
     if isinstance(model, SourceCheckpoint):
         return model
     if isinstance(model, str | Path):
         return load_source(model, format, config, weights=_path(weights), trust=trust)
-    return module_source(model, n_token=n_token)
+    return module_source(model, n_token=n_token, inputs=inputs)
 
 
 def convert(
@@ -114,6 +123,7 @@ def convert(
     config: Mapping[str, Any] | None = None,
     weights: str | Path | None = None,
     n_token: int | None = None,
+    inputs: Mapping[str, Any] | None = None,
     trust: bool = False,
     tokenizer: str | Path | None = None,
     text: str | Path | None = None,
@@ -125,12 +135,13 @@ def convert(
     """Write the bundle of a trained model, once its graphs are found equal to it over many segments.
 
     Args:
-        model, format, config, weights, n_token, trust: as in `read`. A module stays as it is, and the bundle holds
-            none of its code.
+        model, format, config, weights, n_token, inputs, trust: as in `read`. A module stays as it is, and the bundle
+            holds none of its code.
         output: folder to write.
         tokenizer: a vocabulary, `tokenizer.json` or SentencePiece model, `bytes`, or `none`: the bundle takes only
             token ids; None: the checkpoint's, or `none` for a module.
-        text: a text to verify on; None: topics of Python's documentation.
+        text: a text to verify on; None: topics of Python's documentation. For a step model, a file .npz of its inputs,
+            arrays (N, …); None: 1,000 segments of random numbers in their ranges.
         force: whether to replace an existing bundle.
         tell: called with a line for each stage.
         progress: called after each verified segment with its number and the number of all.
@@ -144,7 +155,7 @@ def convert(
         QuantizationError: `dtype` costs too many bits.
         XlexportError, XlruntimeError, OSError: a file or a setting is wrong.
     """
-    source = read(model, format=format, config=config, weights=weights, n_token=n_token, trust=trust)
+    source = read(model, format=format, config=config, weights=weights, n_token=n_token, inputs=inputs, trust=trust)
     by_name = isinstance(model, str | Path | SourceCheckpoint)
     choices = ConversionOptions.of(
         tokenizer=str(tokenizer) if tokenizer is not None else None if by_name else "none",
@@ -154,8 +165,10 @@ def convert(
     return conversion.convert(source, Path(output), choices, force=force, tell=tell, progress=progress)
 
 
-def export_module(model: RecurrentModel, output: str | Path, **arguments: Any) -> ParityReport:
-    """Return the report of `convert`, which has the same arguments, for a module that satisfies `RecurrentModel`."""
+def export_module(
+    model: RecurrentModel | StatefulModule, output: str | Path, **arguments: Any
+) -> ParityReport | StepParityReport:
+    """Return the report of `convert`, which has the same arguments, for a module of yours."""
     return convert(model, output, **arguments).report  # type: ignore[arg-type]
 
 
@@ -173,13 +186,14 @@ def verify(
     trust: bool = False,
     progress: Progress = no_progress,
     **settings: int | bool | None,
-) -> ParityReport:
+) -> ParityReport | StepParityReport:
     """Compare a bundle with the trained model, or with eager code of yours, over segments of carried memory.
 
     Args:
         bundle: its folder, or an open bundle, whose graphs are closed meanwhile and open again later.
         model: what `convert` took.
-        text: path of a text file, or token ids (n,); None: the default text of `xlexport verify`.
+        text: path of a text file, or token ids (n,); None: the default text of `xlexport verify`. For a step model, a
+            file .npz of its inputs, as in `convert`.
         as_ids: whether the file of `text` holds token ids separated by white space.
         segments: how many are read; "all": the whole text; None: enough to write the memory twice, at least 20, and
             at least 1,000 tokens.
@@ -202,6 +216,14 @@ def verify(
     _refuse_unused(model, format=format, config=config, weights=weights)
     engine = bundle if isinstance(bundle, Engine) else open_any_bundle(bundle, trust=trust)
     evaluation = engine.evaluation(**settings)
+    if engine.bundle.purpose == RUN:
+        given = {"reference": reference, "text (of ids)": as_ids or None, "segments='all'": segments == "all" or None}
+        if unused := [name for name, value in given.items() if value is not None]:
+            raise OptionError(f"{listed(unused)}: not for a step model.", hint="Leave it out.")
+        assert model is not None
+        source = read(model, format=format, config=config, weights=weights, trust=trust)
+        assert isinstance(engine, StepModel) and segments != "all"
+        return _verify_step_model(engine, source, text, segments or SEGMENTS, progress)
     eager: Any
     if reference is not None:
         eager = Reference(load_reference(reference, trust=trust) if isinstance(reference, str) else reference)
@@ -213,6 +235,21 @@ def verify(
         eager = read(model, n_token=engine.bundle.vocab_size).build_model
     ids = _ids(engine, text, as_ids, eager)
     return verification.verify(engine, eager, ids, segments=segments, evaluation=evaluation, progress=progress)
+
+
+def _verify_step_model(
+    engine: StepModel, source: SourceCheckpoint, text: Any, segments: int, progress: Progress
+) -> StepParityReport:
+    if source.architecture != engine.bundle.architecture:
+        what = f"{engine.folder}: a step model, but {source.config.get('model')} is none."
+        raise ParityError(what, hint="Give the module of its conversion.")
+    rows, rules = engine.bundle.fixed.get("batch", 2), engine.bundle.evaluation
+    if text is None:
+        specs = input_specs(source.config["inputs"])
+        series = random_series(specs, rows, rules.segment_len, segments, rules.max_positions)
+    else:
+        series = read_series(Path(text), engine.inputs, rows)
+    return verify_steps(engine, source.build_model, series, segments=segments, progress=progress)
 
 
 def verify_graph(
@@ -247,7 +284,7 @@ def verify_graph(
 
 def assert_parity(
     bundle: str | Path | Engine, model: str | Path | nn.Module | SourceCheckpoint | None = None, **arguments: Any
-) -> ParityReport:
+) -> ParityReport | StepParityReport:
     """Return the report of `verify`, which has the same arguments; fail unless both are equal.
 
     Raises:

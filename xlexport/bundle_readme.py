@@ -6,7 +6,8 @@ import json
 
 from xlexport.families import description_of
 from xlexport.verification.parity import ParityReport, trained_model
-from xlruntime.bundle import Bundle
+from xlexport.verification.step_models import StepParityReport
+from xlruntime.bundle import RUN, Bundle
 from xlruntime.evaluation import EvaluationSettings
 
 __all__ = ["CARD", "bundle_readme", "defaults", "how_to_run", "model_card"]
@@ -15,7 +16,7 @@ CARD = {"licence": "Licence", "data": "Training data", "intended_use": "Intended
 NODE_LIBRARIES = {"tokenizers": " @huggingface/tokenizers", "sentencepiece": " @sctg/sentencepiece-js"}
 
 
-def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
+def bundle_readme(bundle: Bundle, report: ParityReport | StepParityReport) -> str:
     """Return the README of a bundle that was converted and verified."""
     files = "\n".join(f"- `{name}`: {digest.size:,} bytes" for name, digest in bundle.files.items())
     sources = ", ".join(f"`{name}` (SHA-256 `{sha256}`)" for name, sha256 in bundle.provenance["sources"].items())
@@ -25,11 +26,16 @@ def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
     sizes = description_of(bundle.architecture).summary(bundle.config)
     fixed = ", ".join(f"{axis} {size}" for axis, size in bundle.fixed.items())
     shapes = f" Shapes are fixed: {fixed}; what is left of a document is read token by token." if fixed else ""
+    if isinstance(report, StepParityReport):
+        kind, verified = "step", f"```\n{report}\n```"
+    else:
+        kind, verified = "language", _verified(report, trained_model(bundle.provenance))
+        sizes += f", vocabulary {bundle.vocab_size:,}, tokenizer {bundle.tokenizer.kind}, {bundle.precision}"
     return f"""# A {bundle.architecture} bundle of xlexport
 
-This folder is a trained language model, as graphs that run without the code of its training.
+This folder is a trained {kind} model, as graphs that run without the code of its training.
 
-{sizes}, vocabulary {bundle.vocab_size:,}, tokenizer {bundle.tokenizer.kind}, {bundle.precision}.{shapes}
+{sizes}.{shapes}
 
 xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources}.
 
@@ -43,7 +49,7 @@ xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources}
 
 `bundle.json` lists the inputs and outputs of every graph. {defaults(bundle.settings)}
 
-{_verified(report, trained_model(bundle.provenance))}
+{verified}
 {chosen}
 {files}
 """
@@ -60,7 +66,7 @@ def model_card(bundle: Bundle) -> str:
 
 def how_to_run(bundle: Bundle) -> str:
     """Return how to get the program that runs a bundle, with a command, and examples in Python and JavaScript."""
-    version, kind = bundle.provenance["versions"]["xlexport"], bundle.graphs["score"].format
+    version, kind = bundle.provenance["versions"]["xlexport"], bundle.graphs[bundle.purpose].format
     runtime, exporter = (f"./{name}-{version}-py3-none-any.whl" for name in ("xlruntime", "xlexport"))
     text, trust = ",text" if bundle.tokenizer.kind in NODE_LIBRARIES else "", ""
     load, install = "import xlruntime\n\nmodel = xlruntime.load", f"pip install '{runtime}[cpu{text}]'"
@@ -74,6 +80,8 @@ def how_to_run(bundle: Bundle) -> str:
             f" The graphs have the format {kind}, and {library} runs them. Loading can execute code in the files, so "
             "open them only if you trust their author."
         )
+    if bundle.purpose == RUN:
+        return f"{sentences}\n\n{_step_program(bundle, install)}"
     if bundle.encoder is not None:
         load = load.replace("load", "load_translator")  # also in the import
         command, use = "", 'translate(["A line."])).text'
@@ -94,6 +102,28 @@ print(next(model.{use})
 {shell}ONNX Runtime 1.29 or newer sends data about its use to its maker. xlruntime turns this off when it loads ONNX
 Runtime. A program that loads it before, or without xlruntime, must set the environment variable
 `ORT_DISABLE_TELEMETRY` to 1."""
+
+
+def _step_program(bundle: Bundle, install: str) -> str:
+    """Return a program that runs a step model, and what C and JavaScript call."""
+    inputs = "".join(
+        f'    "{name}": np.zeros(({", ".join(map(str, (1, *feed.shape[2:])))},), "{feed.dtype}"),\n'
+        for name, feed in bundle.graphs[RUN].inputs.items()
+        if feed.feed == "input"
+    )
+    return f"""Python, with `{install}`:
+
+```python
+import numpy as np
+import xlruntime
+
+stream = xlruntime.load_step_model(".").stream()
+outputs = stream.run({{  # one row, one step; the stream carries the state
+{inputs}}})
+print(outputs)
+```
+
+A file of arrays: `xlexport run . inputs.npz -o outputs.npz`. C calls `xlr_stream_run`."""
 
 
 def _other_languages(bundle: Bundle, version: str) -> str:

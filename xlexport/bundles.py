@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import xlruntime
 from xlexport import atomic_output
-from xlruntime.bundle import DIGEST, FIRST_MEMORY_FILE, MANIFEST, Bundle, FileDigest, Graph, Requirements
+from xlruntime.bundle import DIGEST, FIRST_MEMORY_FILE, MANIFEST, RUN, Bundle, FileDigest, Graph, Requirements
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
 from xlruntime.errors import BundleDamagedError
 from xlruntime.graph_gate import read_graph
@@ -20,7 +20,7 @@ from xlruntime.limits import Limits, read_json
 from xlruntime.load_options import LoadKeywords
 
 if TYPE_CHECKING:
-    from xlruntime import Model, Translator
+    from xlruntime import Model, StepModel, Translator
 
 __all__ = [
     "DESCRIPTIONS",
@@ -73,10 +73,14 @@ def open_translator(folder: str | Path, *, trust: bool = False, **options: Unpac
     return opened
 
 
-def open_any_bundle(folder: str | Path, *, trust: bool = False, **options: Unpack[LoadKeywords]) -> Model | Translator:
-    """Open a bundle with `open_translator` if it has an encoder, else with `open_bundle`."""
-    has_encoder = read_bundle(bundle_folder(folder), check_files=False).encoder is not None
-    return (open_translator if has_encoder else open_bundle)(folder, trust=trust, **options)
+def open_any_bundle(
+    folder: str | Path, *, trust: bool = False, **options: Unpack[LoadKeywords]
+) -> Model | Translator | StepModel:
+    """Open a bundle with `load_step_model` if it is a step model, `open_translator` or `open_bundle`."""
+    bundle = read_bundle(bundle_folder(folder), check_files=False)
+    if bundle.purpose == RUN:
+        return xlruntime.load_step_model(folder, **options)
+    return (open_bundle if bundle.encoder is None else open_translator)(folder, trust=trust, **options)
 
 
 def _runtime(folder: str | Path, trust: bool) -> Any:

@@ -7,7 +7,6 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +34,11 @@ from xlexport.families import Step, architecture
 from xlexport.families.options import check_choices, spellings
 from xlexport.families.recurrent.horizon import Horizon
 from xlexport.families.recurrent.source import MODULE_FORMAT
+from xlexport.families.recurrent.trial import TOLERANCE
 from xlexport.families.step import StepGraphs
+from xlexport.families.step_model import StepModelArchitecture
+from xlexport.families.step_model.checks import check_step_graph
+from xlexport.families.step_model.inputs import input_specs
 from xlexport.meanings import meanings_of
 from xlexport.peak_memory import phase
 from xlexport.quantization.gate import check_texts, gate_text, require_default_text
@@ -44,6 +47,7 @@ from xlexport.tokenizer_choice import TokenizerChoice, choose_tokenizer
 from xlexport.verification import segments_to_read, verify
 from xlexport.verification.answers import answers_of_model, with_answers
 from xlexport.verification.parity import ParityReport
+from xlexport.verification.step_models import SEGMENTS, random_series, read_series, verify_steps
 from xlexport.verification.text import VerificationText, check_verify_text, verify_text
 from xlruntime import __version__
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, GraphFormat, MemoryEntry
@@ -52,6 +56,7 @@ from xlruntime.documents import Tokenizer
 from xlruntime.engine import Engine
 from xlruntime.errors import BundleGraphError, OptionError, TextError, TokenError
 from xlruntime.evaluation import EvaluationRules
+from xlruntime.step_model import StepModel
 from xlruntime.tokenizers import make_tokenizer
 
 if TYPE_CHECKING:
@@ -72,12 +77,13 @@ class Conversion:
     Attributes:
         path: its folder.
         bundle: its manifest.
-        report: of the comparison of its graphs, in float32, with the trained model.
+        report: of the comparison of its graphs, in float32, with the trained model: a `ParityReport`, or of a step
+            model a `StepParityReport`.
     """
 
     path: Path
     bundle: Bundle
-    report: ParityReport
+    report: Any
 
 
 def convert(
@@ -109,9 +115,11 @@ def convert(
     for line in plan.lines:
         tell(line)
     with publishing(output, force) as folder:
-        draft = _Draft(plan, folder, tell, progress)
+        draft = (_StepDraft if plan.source.architecture == StepModelArchitecture.name else _Draft)(
+            plan, folder, tell, progress
+        )
         for step in plan.steps:
-            step(draft)
+            getattr(draft, step)()
     return Conversion(output, draft.bundle, draft.report)
 
 
@@ -155,10 +163,10 @@ class ConversionPlan:
         return first, *self.source.notes, *self.tokenizer.notes
 
     @property
-    def steps(self) -> tuple[Callable[[_Draft], None], ...]:
-        """The work, in order."""
-        steps = (_Draft.write_tokenizer, _Draft.check_model, _Draft.choose_text, _Draft.export, _Draft.verify)
-        return steps if self.options.quantization is None else (*steps, _Draft.quantize)
+    def steps(self) -> tuple[str, ...]:
+        """The work, in order: methods of `_Draft`."""
+        steps = ("write_tokenizer", "check_model", "choose_text", "export", "verify")
+        return steps if self.options.quantization is None else (*steps, "quantize")
 
 
 class _Draft:
@@ -167,8 +175,9 @@ class _Draft:
     reader: Tokenizer
     horizon: Horizon | None
     text: VerificationText
+    verified_on: str
     bundle: Bundle
-    report: ParityReport
+    report: Any
 
     def __init__(self, plan: ConversionPlan, output: Path, tell: Tell, progress: Progress) -> None:
         self.plan, self.output, self.tell, self.progress = plan, output, tell, progress
@@ -192,6 +201,7 @@ class _Draft:
         """Choose the token ids to verify on."""
         options = self.plan.options
         self.text = self._text(options.text, options.as_ids)
+        self.verified_on = self.text.name
         if options.quantization is not None and not self.plan.texts:
             require_default_text(self.plan.tokenizer.spec, self.reader)
 
@@ -219,7 +229,7 @@ class _Draft:
             graphs=step_graphs.graphs,
             steps=step_graphs.steps,
             meaning=meanings_of(step_graphs.graphs.values(), memory),
-            provenance=_provenance(source, self.text.name, options),
+            provenance=_provenance(source, self.verified_on, options),
             files=(files := digests(folder)),
             fingerprint=fingerprint(files, step_graphs.graphs.values()),
             requires=requirements(folder, step_graphs.graphs.values()),
@@ -234,11 +244,15 @@ class _Draft:
         self.report = _verify_lengths(source, exported, self.text.ids, options, self.tell, self.progress)
         if self.horizon is not None:
             within = max(self.report.tolerance["log_prob"], 4 * self.report.max_abs_log_prob_diff)
-            self.horizon.check_graph(source.build_model(), exported, within, time.monotonic() - self.began)
+            model, seconds = source.build_model(), time.monotonic() - self.began
+            self.horizon.check_graph(model.module, model.config.n_token, exported, within, seconds)
             self.report = replace(self.report, cuts_compared=self.horizon.compared)
             self._write_manifest()
         if self.bundle.encoder is None:
             self._write_answers(exported)
+        self._write_report()
+
+    def _write_report(self) -> None:
         (self.folder / PARITY_FILE).write_text(json.dumps(self.report.to_dict(), indent=1) + "\n", "utf-8")
         (self.folder / "README.md").write_text(bundle_readme(self.bundle, self.report), "utf-8")
 
@@ -259,6 +273,7 @@ class _Draft:
         options = self.plan.options
         assert options.quantization is not None
         exact = open_any_bundle(self.folder, threads=options.threads, check_files=False, ops="none")
+        assert not isinstance(exact, StepModel)
         text = gate_text(exact, self.plan.texts, options.as_ids)
         quantize_into(exact, self.output, options.quantization, text, self.tell)
         shutil.rmtree(self.folder)
@@ -268,6 +283,35 @@ class _Draft:
         """Write the manifest, with the limit of documents that a check has found."""
         self.bundle = _limited(self.bundle, self.horizon, self.tell)
         write_manifest(self.folder, self.bundle)
+
+
+class _StepDraft(_Draft):
+    """The bundle of a step model in the making, which is verified on numbers in place of a text."""
+
+    def choose_text(self) -> None:
+        """Choose the inputs to verify on."""
+        options, config = self.plan.options, self.plan.source.config
+        segment_len, limit = self.plan.evaluation.segment_len, self.plan.evaluation.max_positions
+        rows, specs = (2 if options.fixed is None else options.fixed.batch), input_specs(config["inputs"])
+        if options.text is None:
+            self.series = random_series(specs, rows, segment_len, options.segments or SEGMENTS, limit)
+        else:
+            self.series = read_series(options.text, {name: spec.feed for name, spec in specs.items()}, rows)
+        self.verified_on = self.series.name
+
+    def verify(self) -> None:
+        """Compare the graph without kernels, which every machine can run, with the module."""
+        options, build = self.plan.options, self.plan.source.build_model
+        exported, segments = open_any_bundle(self.folder, threads=options.threads, ops="none"), options.segments
+        self.tell(f"verifying up to {segments or SEGMENTS:,} segments against the module")
+        report = verify_steps(exported, build, self.series, segments=segments or SEGMENTS, progress=self.progress)
+        report.require_passed()
+        if self.horizon is not None:
+            check_step_graph(self.horizon, build(), exported, TOLERANCE, time.monotonic() - self.began)
+            report = replace(report, cuts_compared=self.horizon.compared)
+            self._write_manifest()
+        self.report = report
+        self._write_report()
 
 
 def _verify_lengths(
@@ -336,6 +380,11 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
             f"--to {options.to} is not possible for {adapter.kind(source.config, {})}.",
             hint="Leave it out, or choose exported-program.",
         )
+    if source.architecture == StepModelArchitecture.name:
+        settings = {"--dtype": options.dtype != "float32", "--to": options.to != "onnx", "--ids": options.as_ids}
+        if others := [name for name, chosen in settings.items() if chosen]:
+            what = f"{' and '.join(others)}: not for a step model, whose bundle holds float32 ONNX graphs over numbers."
+            raise ExportError(what, hint="Leave it out.")
     if options.to != "onnx" and source.config.get("form") == "step":
         raise ExportError(
             f"--to {options.to} needs a module with a method segment; a scan over step needs ONNX.",

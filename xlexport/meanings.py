@@ -25,6 +25,7 @@ FEEDS: Mapping[str, str] = {
     "setting": "value of the setting {setting}",
     "constant": f"output of the graph {POSITIONS} or {ENCODE} with this name, computed once",
     "source": "ids of the sources' tokens",
+    "input": "an array of the caller, of each step",
 }
 OUTPUTS = {
     "log_prob": "natural logarithm of each target's probability",
@@ -63,6 +64,10 @@ def meanings_of(graphs: Iterable[Graph], memory: Iterable[MemoryEntry]) -> dict[
         meanings[entry.input] = f"{LAYOUTS[entry.layout]}; the next step takes {entry.output}"
         meanings[entry.output] = f"{entry.input} of the next step"
     for graph in graphs:
+        if any(feed.feed == "input" for feed in graph.inputs.values()):  # a step model, whose names are the user's
+            meanings |= {name: FEEDS["input"] for name, feed in graph.inputs.items() if feed.feed == "input"}
+            meanings |= dict.fromkeys(graph.outputs, "what the module returns for each step")
+            continue
         for name in (*graph.inputs, *graph.outputs):
             patterns = ((re.fullmatch(pattern, name), text) for pattern, text in OUTPUTS.items())
             meaning = next((match.expand(text) for match, text in patterns if match), "")

@@ -88,7 +88,7 @@ def _open(kind: type[Kind], folder: str | Path, options: LoadKeywords) -> Kind:
         )
     path = bundle_folder(folder)
     bundle = read_bundle(path, chosen.digest, chosen.check_files)
-    check_kind(path, bundle, kind is Translator)
+    check_kind(path, bundle, kind.kind)
     if chosen.threads is not None:
         import torch
 

@@ -50,7 +50,7 @@ def test_references_give_bleu_and_equal_lines(lines: Path, tmp_path: Path) -> No
 
 def test_refusals(lines: Path, tmp_path: Path) -> None:
     for arguments, message in (
-        ((golden_bundle(EMPTY), lines), "a language model, which has no encoder"),
+        ((golden_bundle(EMPTY), lines), "a language model, which reads tokens"),
         ((BUNDLE, lines, "--beams", 0), "beams is 0, at least 1 is needed"),
         ((tmp_path / "absent.bundle", lines), "absent.bundle: no such folder"),
     ):

@@ -123,6 +123,6 @@ def test_loops_and_no_loops_agree_on_whole_documents(rule: str, request: pytest.
 def run(model: Model, graph: str, memory: Memory, tokens: Ids, targets: Ids) -> dict[str, Any]:
     """Run a segment in this graph, not in the one that the model prefers."""
     session = model.session(graph)
-    outputs: dict[str, Any] = session.step(memory.feeds(session.graph, tokens, targets), memory)
+    outputs: dict[str, Any] = session.step(memory.feeds(session.graph, {"tokens": tokens, "targets": targets}), memory)
     memory.advance(tokens.shape[1])
     return outputs

@@ -116,10 +116,10 @@ def test_reference_evaluator_of_onnx_computes_the_same(sample: str, purpose: str
     ids = np.random.default_rng(0).integers(0, 256, (1, 5 * S + 1))
     for start in range(0, 5 * S, S):
         tokens, targets = ids[:, start : start + S], ids[:, start + 1 : start + S + 1]
-        feeds = dict(memory.feeds(session.graph, tokens, targets))
+        feeds = dict(memory.feeds(session.graph, {"tokens": tokens, "targets": targets}))
         feeds |= {entry.input: memory.array(entry).copy() for entry in memory.entries}
         feeds |= {name: value.numpy() for name, value in memory.constants.items()}
         outputs = dict(zip(reference.output_names, reference.run(None, feeds), strict=True))
-        expected = session.step(memory.feeds(session.graph, tokens, targets), memory)
+        expected = session.step(memory.feeds(session.graph, {"tokens": tokens, "targets": targets}), memory)
         memory.advance(S)
         np.testing.assert_allclose(outputs["log_prob"], expected["log_prob"], atol=1e-4)

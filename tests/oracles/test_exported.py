@@ -61,7 +61,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 def run_pure(model: Model, purpose: str, memory: Memory, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """Return a graph's outputs for a segment without changing the memory."""
     session = model.session(purpose)
-    feeds: dict[str, npt.NDArray[Any]] = {**memory.feeds(session.graph, tokens.numpy(), targets.numpy())}
+    segment = {"tokens": tokens.numpy(), "targets": targets.numpy()}
+    feeds: dict[str, npt.NDArray[Any]] = {**memory.feeds(session.graph, segment)}
     feeds |= {entry.input: memory.array(entry) for entry in memory.entries}
     feeds |= {name: value.numpy() for name, value in memory.constants.items()}
     return {name: torch.from_numpy(array) for name, array in session.run(feeds).items()}

@@ -116,7 +116,7 @@ def shapes(bundle: Path, tokens: Ids, targets: Ids, folder: Path) -> dict[str, t
     session = ort.InferenceSession(str(folder / "everything.onnx"), options, providers=["CPUExecutionProvider"])
     opened = xlruntime.load(bundle, threads=1)
     memory = opened.new_memory(opened.bundle.settings, len(tokens))
-    feeds: dict[str, Any] = {**memory.feeds(opened.bundle.graphs["score"], tokens, targets)}
+    feeds: dict[str, Any] = {**memory.feeds(opened.bundle.graphs["score"], {"tokens": tokens, "targets": targets})}
     feeds |= {entry.input: memory.array(entry) for entry in memory.entries}
     feeds |= {name: value.numpy() for name, value in memory.constants.items()}
     taken = {value.name: feeds[value.name] for value in session.get_inputs()}

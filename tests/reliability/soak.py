@@ -98,7 +98,7 @@ def _check_counters(stream: Stream, position: int) -> None:
     assert memory.position[0] == position - 1
     assert memory.memory_length[0] == stream.evaluation.most_rows
     token = np.zeros((1, 1), np.int64)
-    fed = memory.feeds(stream.engine.bundle.graphs["score"], token, token)
+    fed = memory.feeds(stream.engine.bundle.graphs["score"], {"tokens": token, "targets": token})
     assert fed["offset"][0] == (position - 1) % memory.capacity
 
 

@@ -23,7 +23,7 @@ class Chain:
     def step(self, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Run one segment (B, S); return the log-probabilities of its targets."""
         session = self.model.session(self.model.graph_for("score", tokens.shape[1]))
-        feeds = self.memory.feeds(session.graph, tokens, targets) | self.constants | self.carried
+        feeds = self.memory.feeds(session.graph, {"tokens": tokens, "targets": targets}) | self.constants | self.carried
         made = session.run(feeds)
         self.memory.advance(tokens.shape[1])
         self.carried = {entry.input: made[entry.output] for entry in self.memory.entries}

@@ -15,7 +15,7 @@ from tests.helpers.paths import ROOT
 from xlruntime import Model
 
 PAGE = (ROOT / "docs/api.md").read_text("utf-8")
-INNER = {"drawable", "encode_sources", "graph_for"}  # methods of Model that are not for applications
+INNER = {"drawable", "encode_sources", "graph_for", "kind", "run"}  # methods of Model that are not for applications
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_texts_that_are_too_long_are_refused(translator: Translator) -> None:
 def test_each_kind_of_bundle_has_its_own_interface() -> None:
     with pytest.raises(BundleError, match=r"an encoder-decoder, which turns one text into another.*load_translator"):
         load(FOLDER)
-    with pytest.raises(BundleError, match="a language model, which has no encoder"):
+    with pytest.raises(BundleError, match="a language model, which reads tokens"):
         load_translator(golden_bundle(EMPTY))
 
 

@@ -82,7 +82,8 @@ class GraphSide:
     def step_in(self, session: GraphSession) -> object:
         """Run one step in another session of the graph."""
         self._move_to_position()
-        outputs = session.step(self.memory.feeds(session.graph, self.tokens, self.targets), self.memory)
+        segment = {"tokens": self.tokens, "targets": self.targets}
+        outputs = session.step(self.memory.feeds(session.graph, segment), self.memory)
         self.memory.advance(self.work.segment_len)
         return outputs
 

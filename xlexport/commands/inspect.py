@@ -30,8 +30,8 @@ from xlexport.families import description_of, title_of
 from xlexport.families.options import spellings
 from xlexport.terminal import print_json, print_table
 from xlexport.text_ends import text_ends_note
-from xlruntime import BundleFormatError, Model, Translator
-from xlruntime.bundle import MANIFEST, Bundle
+from xlruntime import BundleFormatError, Model, StepModel, Translator
+from xlruntime.bundle import MANIFEST, RUN, Bundle
 from xlruntime.messages import counted
 from xlruntime.tokenizers import Vocabulary, VocabularyTokenizer, make_tokenizer
 
@@ -85,7 +85,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         ("precision", bundle.precision),
         *_parity_rows(bundle, folder),
         *(quantization_rows(quantized) if (quantized := bundle.provenance.get("quantization")) else []),
-        ("tokenizer", _tokenizer(bundle, folder)),
+        *([("tokenizer", _tokenizer(bundle, folder))] if bundle.vocab_size else []),
         *([("texts", text_ends_note(rule.begin, rule.adds_begin, rule.ends))] if has_marks else []),
         *_config_rows(bundle.config),
         *description_of(bundle.architecture).bundle(bundle, folder),
@@ -147,6 +147,8 @@ def _parity_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         where += ", with other settings"
     text = f" of {on}" if (on := bundle.provenance.get("verified_on")) else ""
     passed = "verified" if figures["passed"] is True else "NOT verified"
+    if bundle.purpose == RUN:
+        return [(AUTHOR, f"{passed}, on {figures['steps']:,} steps{text}, {figures['segments']:,} carried segments")]
     difference = f"{figures['max_abs_log_prob_diff']:.2e} nats at most, {figures['delta_bits_per_token']:+.1e} bits"
     return [
         (AUTHOR, f"{passed}{where}, on {figures['tokens']:,} tokens{text}"),
@@ -167,7 +169,7 @@ def bundle_object(bundle: Bundle, folder: Path) -> dict[str, Any]:
     }
 
 
-def placement_of(model: Model | Translator) -> tuple[Placement, dict[str, str]]:
+def placement_of(model: Model | Translator | StepModel) -> tuple[Placement, dict[str, str]]:
     """Return where ONNX Runtime runs the nodes of each graph on this machine, and which kernels each graph uses."""
     purposes = list(model.bundle.graphs)
     return {name: model.placement(name) for name in purposes}, {name: model.kernels_used(name) for name in purposes}
@@ -209,7 +211,7 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
         ("checkpoint", f"{source.format}, {_architecture(source.architecture, config)}"),
         *_config_rows(hyper_parameters),
         ("parameters", f"{source.parameters:,}"),
-        ("vocabulary", _vocabulary(source.tokenizer, config["n_token"])),
+        *([("vocabulary", _vocabulary(source.tokenizer, config["n_token"]))] if config["n_token"] else []),
         *((name, absent.get(name, str(settings[name]).lower())) for name in fields),
         *description.checkpoint(config, settings),
         *((path.name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for path, digest in source.files.items()),
@@ -295,6 +297,8 @@ def _config_rows(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _pairs(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield names with their values: booleans in lower case, as JSON and the options write them, and `none`."""
     for name, value in config.items():
+        if isinstance(value, Mapping):  # which `description_of` shows
+            continue
         yield f"{name} {str(value).lower() if isinstance(value, bool) or value is None else value}"
 
 

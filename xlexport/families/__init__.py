@@ -40,6 +40,7 @@ ARCHITECTURES = {
     "encoder_decoder": "xlexport.families.encoder_decoder",
     "reformer": "xlexport.families.reformer",
     "recurrent": "xlexport.families.recurrent",
+    "step_model": "xlexport.families.step_model",
 }
 """The module of each architecture, which is imported on first use."""
 

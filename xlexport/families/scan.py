@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 __all__ = ["Chunks", "chunk_sizes", "scan"]
 
+T = TypeVar("T", Tensor, tuple[Tensor, ...])
 Tensors: TypeAlias = tuple[Tensor, ...]
 Chunks: TypeAlias = tuple[int, int]  # how many there are, and the tokens of each
 
 
-def scan(
-    body: Callable[[Tensors, Tensors], tuple[Tensors, Tensor]], carry: Tensors, rows: Tensors
-) -> tuple[Tensors, Tensor]:
+def scan(body: Callable[[Tensors, Tensors], tuple[Tensors, T]], carry: Tensors, rows: Tensors) -> tuple[Tensors, T]:
     """Return the last carry of `body`, and its outputs stacked over the first axis of `rows`.
 
     In a graph, this is one operator, unless the number of rows is fixed: then each row has its own nodes.
 
     Args:
-        body: maps the carry and a row of each tensor to the next carry and an output, all of them new tensors.
+        body: maps the carry and a row of each tensor to the next carry and an output, or a tuple of outputs, all of
+            them new tensors.
         carry: the first carry.
         rows: tensors with the same first axis, of at least one row.
     """
@@ -35,7 +36,7 @@ def scan(
     for row in zip(*rows, strict=True):
         carry, output = body(carry, row)
         outputs.append(output)
-    return carry, torch.stack(outputs)
+    return carry, tree_map(lambda *parts: torch.stack(parts), *outputs)
 
 
 def chunk_sizes(S: int, most: int) -> Chunks:

@@ -62,7 +62,7 @@ from xlexport.quantization.options import QuantizeOptions
 from xlexport.quantization.report import QuantizationReport, quantized_readme
 from xlexport.verification.answers import answers_of_graphs, with_answers
 from xlruntime import __version__
-from xlruntime.bundle import ENCODE, FIRST_MEMORY_FILE, TokenizerEntry
+from xlruntime.bundle import ENCODE, FIRST_MEMORY_FILE, RUN, TokenizerEntry
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Ids
 from xlruntime.known_answers import KnownAnswers
@@ -70,6 +70,7 @@ from xlruntime.load_options import LoadOptions
 from xlruntime.memory import Memory
 from xlruntime.messages import named
 from xlruntime.model import Model
+from xlruntime.step_model import StepModel
 from xlruntime.translator import Translator
 
 __all__ = ["check_options", "quantize", "quantize_into"]
@@ -134,6 +135,9 @@ def quantize(
         raise QuantizationError(
             f"{source}: is already {bundle.precision}.", hint="Quantize the float32 bundle that it was made from."
         )
+    if bundle.purpose == RUN:
+        what = f"{source}: a step model, whose outputs have no cost in bits by which a precision could be judged."
+        raise QuantizationError(what, hint="Run it in float32.")
     weights = source / WEIGHTS_FILE
     if weights.is_file() and weights.stat().st_nlink > 1:  # onnx-ir rejects it: an attacker may have made it
         raise QuantizationError(
@@ -143,6 +147,7 @@ def quantize(
     with publishing(output, force) as folder:
         # Without kernels, which not every machine has.
         exact = open_any_bundle(source, threads=options.threads, check_files=False, ops="none")
+        assert not isinstance(exact, StepModel)
         check_graphs(source, bundle)  # onnx-ir reads them next
         return quantize_into(exact, folder, options, gate_text(exact, texts, as_ids, options.tokens), tell)
 

@@ -415,7 +415,7 @@ class _GraphReader:
             return {name: array[:1] for name, array in outputs.items()}
         # `Model.step` would prefer the graph for a few tokens.
         session = self.model.session(self.purpose)
-        outputs = session.step(memory.feeds(session.graph, tokens, targets), memory)
+        outputs = session.step(memory.feeds(session.graph, {"tokens": tokens, "targets": targets}), memory)
         memory.advance(S)
         return outputs
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .prefix_cache import PrefixCache
     from .sampling import Random, Sampling
     from .scores import DocumentScore, TokenScores
+    from .step_model import StepModel, StepStream, load_step_model
     from .stops import GrowingText
     from .stream import NonFiniteScoreWarning, Scores, Stream
     from .translator import SearchOptions, Translation, Translator, load_translator
@@ -80,6 +81,8 @@ __all__ = [
     "StateDamagedError",
     "StateError",
     "StateMismatchError",
+    "StepModel",
+    "StepStream",
     "StepTimeoutError",
     "Stream",
     "TextError",
@@ -94,6 +97,7 @@ __all__ = [
     "__version__",
     "error_code",
     "load",
+    "load_step_model",
     "load_translator",
 ]
 
@@ -104,7 +108,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # an application 
 # The modules of all public names. They are imported, in this order, until one has the name that is asked for.
 MODULES = (
     *("errors", "bundle", "devices", "documents", "evaluation", "known_answers", "load_options", "memory"),
-    *("model", "prefix_cache", "sampling", "scores", "stops", "stream", "translator", "words"),
+    *("model", "prefix_cache", "sampling", "scores", "step_model", "stops", "stream", "translator", "words"),
 )
 
 

@@ -4,7 +4,7 @@ The exporter writes these dataclasses to `bundle.json`. A runtime knows nothing 
 
     Bundle
     ├── steps: {purpose: (Choice, ...)}   the graphs that can run a step, in order of preference
-    ├── graphs: {name: Graph}         score, generate, detail, positions, encode, and other forms of them
+    ├── graphs: {name: Graph}         score, generate, detail, positions, encode, run, and other forms of them
     │   ├── inputs: {name: Feed}      what a step feeds to each input
     │   └── outputs: {name: Tensor}   without memories
     ├── memory: (MemoryEntry, ...)    input -> output pairs that a stream carries
@@ -36,6 +36,7 @@ from .tokenizer_entry import TextToken, TokenId, TokenizerEntry
 __all__ = [
     "DIGEST",
     "DOMAIN",
+    "EACH",
     "ENCODE",
     "FIRST_MEMORY_FILE",
     "FORMAT",
@@ -43,6 +44,7 @@ __all__ = [
     "MANIFEST_LIMITS",
     "OUTPUTS",
     "POSITIONS",
+    "RUN",
     "Axis",
     "Bundle",
     "Choice",
@@ -68,6 +70,7 @@ DIGEST = "bundle.json.sha256"
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # first values of a fresh memory, unless they are zero
 POSITIONS = "positions"  # graphs that make constants: of settings,
 ENCODE = "encode"  # and of a source
+RUN = "run"  # the purpose of step models, which map numbers to numbers
 DOMAIN = "ai.xlexport"  # of custom operators
 DOMAINS = {DOMAIN: 1}  # newest version of each domain that this runtime knows
 MANIFEST_LIMITS = Limits(bytes=1 << 26, operations=1_000_000)  # the sample takes 0.6 MB and 5,000 values
@@ -88,11 +91,14 @@ OUTPUTS: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
         "top_ids": ("int64", (*EACH, "k")),
         "top_log_probs": ("float32", (*EACH, "k")),
     },
+    RUN: {},  # any
 }
 RING_FEEDS = ("offset", "length", "window", "slots")
+RUN_FEEDS = ("input", "memory", "position")
 
 Axis = Size | Annotated[str, Pattern(r"[\s\S]+", "a name")]
 Dtype = Annotated[str, Pattern("|".join(DTYPES), f"one of {', '.join(DTYPES)}")]
+InputDtype = Annotated[str, Pattern("float32|bool|u?int(8|16|32|64)", "float32, bool, or an integer type")]
 Sha256 = Annotated[str, Pattern("[0-9a-f]{64}", "a SHA-256")]
 Version = Annotated[str, Pattern(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", "a version such as 1.24.1")]
 Layout = Literal["ring", "window", "state"]
@@ -110,6 +116,7 @@ FeedKind = Literal[
     "constant",
     "memory",
     "source",
+    "input",
 ]
 
 
@@ -123,15 +130,22 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Feed:
-    """The value that a step feeds to an input of a graph: its kind, and the ring or setting it depends on."""
+    """The value that a step feeds to an input of a graph: its kind, and the ring or setting it depends on.
+
+    The kind `input` is an array of the caller, of this dtype and shape.
+    """
 
     feed: FeedKind
     ring: str = field(default="", metadata=OPTIONAL)
     setting: str = field(default="", metadata=OPTIONAL)
+    dtype: InputDtype = field(default="", metadata=OPTIONAL)
+    shape: tuple[Axis, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if bool(self.ring) != (self.feed in RING_FEEDS) or bool(self.setting) != (self.feed == "setting"):
             raise ValueError(f"the feed {self.feed!r} is of ring {self.ring!r} and setting {self.setting!r}")
+        if bool(self.dtype) != (self.feed == "input") or bool(self.shape) != (self.feed == "input"):
+            raise ValueError(f"the feed {self.feed!r} has dtype {self.dtype!r} and shape {shown(self.shape)}")
 
 
 @dataclass(frozen=True)
@@ -287,7 +301,7 @@ class _Model:
 
     architecture: str
     config: Mapping[str, Any]
-    vocab_size: Size
+    vocab_size: Annotated[int, range(2**31)]
     precision: str
 
 
@@ -334,7 +348,8 @@ class Bundle:
 
     Attributes:
         architecture, config: the model's family, and its hyper-parameters for people and for `verify`.
-        vocab_size: ids are 0 to `vocab_size` - 1; precision: of weights and products, such as `float32` or `int8`.
+        vocab_size: ids are 0 to `vocab_size` - 1; 0 for a step model, which reads no tokens.
+        precision: of weights and products, such as `float32` or `int8`.
         tokenizer: how text becomes ids; encoder: of an encoder-decoder, else None.
         evaluation: how documents are cut, settings and rings.
         memory: the carried tensors; graphs: the graphs by name.
@@ -363,6 +378,11 @@ class Bundle:
     digest: str = field(default="", init=False, compare=False)
 
     @property
+    def purpose(self) -> str:
+        """The purpose that every bundle of its kind has: `score`, or `run` for a step model."""
+        return RUN if RUN in self.steps else "score"
+
+    @property
     def settings(self) -> EvaluationSettings:
         """The evaluation settings that the bundle has chosen."""
         return self.evaluation.choose()
@@ -380,7 +400,7 @@ class Bundle:
     @property
     def fixed(self) -> Mapping[str, int]:
         """The sizes that the graphs for the longest steps fix: `batch` and `segment`, or none."""
-        return self.graphs["score"].fixed
+        return self.graphs[self.purpose].fixed
 
     def max_segment(self, graph: str) -> int | None:
         """Return the most tokens of a step for which a graph is chosen; None: any number."""
@@ -475,6 +495,7 @@ class Bundle:
             yield f"a ring has the symbol {min(taken)!r}, which is another axis"
         yield from self._problems_of_memory()
         yield from self._problems_of_encoder()
+        yield from self._problems_of_step_model()
         for name, graph in self.graphs.items():
             purposes = [purpose for purpose, choices in self.steps.items() if any(name == c.graph for c in choices)]
             for purpose in purposes or [name]:
@@ -488,10 +509,22 @@ class Bundle:
                 yield f"memory {named(entry.input)} {problem}"
         if len({name for entry in self.memory for name in (entry.input, entry.output)}) < 2 * len(self.memory):
             yield "memories share an input or output"
-        if "score" not in self.graphs or "score" not in self.steps:
-            yield "the graph 'score', or its step, is missing"
-        elif left := [entry.input for entry in self.memory if entry.input not in self.graphs["score"].inputs]:
-            yield f"memory that the graph 'score' does not take: {listed(map(shown, left))}"
+        purpose = self.purpose
+        if purpose not in self.graphs or purpose not in self.steps:
+            yield f"the graph {purpose!r}, or its step, is missing"
+        elif left := [entry.input for entry in self.memory if entry.input not in self.graphs[purpose].inputs]:
+            yield f"memory that the graph {purpose!r} does not take: {listed(map(shown, left))}"
+
+    def _problems_of_step_model(self) -> Iterator[str]:
+        if (self.vocab_size == 0) != (RUN in self.steps):
+            yield f"a vocabulary of {self.vocab_size} tokens, expected 0 for steps {RUN!r}, and for no others"
+        if RUN not in self.steps:
+            return
+        if others := [*self.steps.keys() - {RUN}, *(name for name in (POSITIONS, ENCODE) if name in self.graphs)]:
+            yield f"beside steps {RUN!r} graphs for {listed(map(named, sorted(others)))}"
+        rules = self.evaluation
+        if self.tokenizer.kind != "none" or rules.full_document or rules.restart:
+            yield f"steps {RUN!r} with a tokenizer, whole documents or restarts"
 
     def _problems_of_encoder(self) -> Iterator[str]:
         encode = self.graphs.get(ENCODE)
@@ -522,6 +555,12 @@ class Bundle:
                 yield f"{where} takes {named(label)}, but nothing feeds it as {feed.feed} {feed.ring or feed.setting}"
         if both := graph.outputs.keys() & {entry.output for entry in self.memory}:
             yield f"{where} lists memory among its outputs: {listed(map(named, sorted(both)))}"
+        if purpose == RUN:
+            shapes = {name: tensor.shape for name, tensor in graph.outputs.items()}
+            shapes |= {name: feed.shape for name, feed in graph.inputs.items() if feed.feed == "input"}
+            for name, shape in shapes.items():
+                if shape[:2] != EACH or not all(isinstance(axis, int) for axis in shape[2:]):
+                    yield f"{named(name)} of {where} has the shape {shown(shape)}, expected batch, segment, and numbers"
         if misplaced := graph.fixed.keys() - {*EACH, *self.evaluation.rings}:
             yield f"{where} fixes axes that no step has: {listed(map(named, sorted(misplaced)))}"
         for label, (dtype, shape) in OUTPUTS.get(purpose, {}).items():
@@ -537,8 +576,9 @@ class Bundle:
             yield f"{where} lists other numbers of tokens in top_ids and top_log_probs"
 
     def _can_feed(self, purpose: str, label: str, feed: Feed) -> bool:
-        if purpose == ENCODE or feed.feed == "source":
-            return purpose == ENCODE and feed.feed == "source"
+        for own, feeds in ((ENCODE, ("source",)), (RUN, RUN_FEEDS)):
+            if purpose == own or feed.feed == feeds[0]:
+                return purpose == own and feed.feed in feeds and self._is_memory(label, feed)
         if feed.ring and feed.ring not in self.evaluation.rings:
             return False
         if feed.setting and feed.setting not in self.evaluation.settings:
@@ -547,6 +587,9 @@ class Bundle:
             return feed.feed in ("slots", "setting")
         if feed.feed == "constant":
             return any(name in self.graphs and label in self.graphs[name].outputs for name in (POSITIONS, ENCODE))
+        return self._is_memory(label, feed)
+
+    def _is_memory(self, label: str, feed: Feed) -> bool:
         return feed.feed != "memory" or any(entry.input == label for entry in self.memory)
 
     def _is_size(self, axis: Axis, expected: str) -> bool:

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any, Self
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from .bundle import ENCODE, FIRST_MEMORY_FILE, POSITIONS, Bundle, Choice, Graph
+from .bundle import ENCODE, FIRST_MEMORY_FILE, POSITIONS, RUN, Bundle, Choice, Graph
 from .bundle_files import BundleFiles, check_digests, read_bundle
 from .cuda_graphs import CapturedSession
 from .devices import parse_device
@@ -50,7 +51,10 @@ class Engine:
         threads: threads of one step; None: ONNX Runtime chooses.
         kernels: the library of kernels for custom operators; None: their fallbacks run.
         steps: the graphs of each purpose that this device and these kernels can run, in order of preference.
+        kind: the bundles that this class is for, one of `KINDS`.
     """
+
+    kind: ClassVar[str]
 
     def __init__(
         self,
@@ -86,25 +90,22 @@ class Engine:
         logger.info("%s: kernels %s", folder, self.kernels or "none")
         if bundle.requires.onnxruntime is not None:
             require_version(bundle.requires.onnxruntime, str(folder))
-        self.session(self.main_graph("score"))  # fail now, not at the first document
+        self.session(self.main_graph(bundle.purpose))  # fail now, not at the first document
         if not self.device.tried:
             logger.warning("device %s is untried: compare its scores with the device cpu.", self.device)
         with self._files.unchanged():
             self._first_values = self._read_first_values()
 
     @classmethod
-    def open(cls, folder: str | Path, options: LoadOptions, *, translates: bool) -> Self:
+    def open(cls, folder: str | Path, options: LoadOptions) -> Self:
         """Open a bundle; see `load`.
-
-        Args:
-            translates: whether this class is for bundles with an encoder.
 
         Raises:
             BundleError, ProviderError, OptionError: as `load`; or the bundle needs another class.
         """
         path = bundle_folder(folder)
         bundle = read_bundle(path, options.digest, check_files=False)
-        check_kind(path, bundle, translates)
+        check_kind(path, bundle, cls.kind)
         files = BundleFiles(path, bundle)  # before digests are compared, to notice files replaced meanwhile
         size = sum(file.size for file in bundle.files.values())
         checked = "compared with their digests" if options.check_files else "not compared with their digests"
@@ -118,6 +119,14 @@ class Engine:
                 hint="Convert the checkpoint again with --fixed batch=1,segment=1.",
             )
         return cls(path, bundle, options, files=files)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
 
     def __repr__(self) -> str:
         settings = self.bundle.settings
@@ -303,7 +312,11 @@ class Engine:
             BundleGraphError: the graph cannot run, or its outputs differ from the bundle's description.
             StepTimeoutError: a graph took longer than `step_timeout`; the memory has not advanced by its tokens.
         """
-        B, S = tokens.shape
+        return self.run(purpose, memory, {"tokens": tokens, "targets": targets})
+
+    def run(self, purpose: str, memory: Memory, segment: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Run one segment of arrays (B, S, …) by name, as `step` does; errors are the same."""
+        B, S = next(iter(segment.values())).shape[:2]
         if not 1 <= S <= memory.max_segment:
             raise OptionError(
                 f"a segment of {S} tokens does not fit: a ring of {memory.capacity} slots that keeps "
@@ -323,7 +336,8 @@ class Engine:
             sizes["segment"] = session.graph.tokens(sizes)
             end = begin + sizes["segment"]
             # Each token sees as many others as in one step.
-            feeds = memory.feeds(session.graph, tokens[:, begin:end], targets[:, begin:end], length + begin)
+            part = {name: array[:, begin:end] for name, array in segment.items()}
+            feeds = memory.feeds(session.graph, part, length + begin)
             parts.append(outputs := session.step(feeds, memory))
             check_outputs(self.folder / session.graph.file, session.graph, outputs, sizes, self.bundle.vocab_size)
             memory.advance(end - begin)
@@ -433,15 +447,20 @@ def _joined(graph: Graph, parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> di
     return joined
 
 
-def check_kind(folder: Path, bundle: Bundle, translates: bool) -> None:
-    """Raise BundleFormatError if a bundle is an encoder-decoder and should not be, or the other way round."""
-    if translates and bundle.encoder is None:
+KINDS = {
+    "language model": ("a language model, which reads tokens", "To score or continue documents", "load"),
+    "encoder-decoder": ("an encoder-decoder, which turns one text into another", "To translate", "load_translator"),
+    "step model": ("a step model, which maps numbers to numbers", "To run it on arrays", "load_step_model"),
+}
+"""The kinds of bundles: what each is, what users do with it, and the function of xlruntime that opens it."""
+
+
+def check_kind(folder: Path, bundle: Bundle, kind: str) -> None:
+    """Raise BundleFormatError if a bundle is of another kind."""
+    own = "step model" if bundle.purpose == RUN else "language model" if bundle.encoder is None else "encoder-decoder"
+    if own != kind:
+        what, use, function = KINDS[own]
+        article = "an" if kind[0] == "e" else "a"
         raise BundleFormatError(
-            f"{folder}: a language model, which has no encoder; expected an encoder-decoder.",
-            hint="To score or continue documents, open it with xlruntime.load.",
-        )
-    if not translates and bundle.encoder is not None:
-        raise BundleFormatError(
-            f"{folder}: an encoder-decoder, which turns one text into another; expected a language model.",
-            hint="To translate, open it with xlruntime.load_translator.",
+            f"{folder}: {what}; expected {article} {kind}.", hint=f"{use}, open it with xlruntime.{function}."
         )

@@ -197,21 +197,18 @@ class Memory:
     def feeds(
         self,
         graph: Graph,
-        tokens: npt.NDArray[np.int64],
-        targets: npt.NDArray[np.int64],
+        segment: Mapping[str, npt.NDArray[Any]],
         memory_length: npt.NDArray[np.int64] | None = None,
-    ) -> dict[str, npt.NDArray[np.int64]]:
+    ) -> dict[str, npt.NDArray[Any]]:
         """Return the inputs of a graph's next step, but for memories and constants, which sessions bind.
 
         Args:
-            tokens: (B, S); targets (B, S) the token after each.
+            segment: arrays (B, S, …): `tokens`, and `targets` the token after each; or a step model's inputs by name.
             memory_length: (B,) visible rows, which grow while a segment runs in parts; None: those of the memory.
         """
         visible = self.memory_length if memory_length is None else memory_length
         slots, values = self.slots, self.evaluation.values
         feed_of: dict[str, Callable[[Feed], npt.NDArray[np.int64]]] = {
-            "tokens": lambda feed: tokens,
-            "targets": lambda feed: targets,
             "position": lambda feed: self.position.copy(),
             "offset": lambda feed: _number(self.offset % slots[feed.ring]),
             "length": lambda feed: self._length(feed.ring, visible),
@@ -219,7 +216,13 @@ class Memory:
             "slots": lambda feed: _number(slots[feed.ring]),
             "setting": lambda feed: _number(values[feed.setting]),
         }
-        return {name: feed_of[feed.feed](feed) for name, feed in graph.inputs.items() if feed.feed in feed_of}
+        feeds: dict[str, npt.NDArray[Any]] = {}
+        for name, feed in graph.inputs.items():
+            if feed.feed in feed_of:
+                feeds[name] = feed_of[feed.feed](feed)
+            elif (key := name if feed.feed == "input" else feed.feed) in segment:
+                feeds[name] = segment[key]
+        return feeds
 
     def _length(self, symbol: str, visible: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the kept rows (B,) of a ring that each batch row may see, of `visible` ones in the ring with most."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +45,10 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
         OptionError: an option is malformed, or `cuda_graphs` is not possible with this bundle.
     """
     chosen = LoadOptions.of(options)
-    model = Model.open(folder, chosen, translates=False)
+    model = Model.open(folder, chosen)
     if chosen.check == "off":
         return model
-    return check_once(model, lambda: Model.open(folder, replace(chosen, ops="none"), translates=False))
+    return check_once(model, lambda: Model.open(folder, replace(chosen, ops="none")))
 
 
 class Model(Engine):
@@ -59,13 +58,7 @@ class Model(Engine):
     `with` block it closes its graphs and frees their memory; they open again when needed.
     """
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.release()
+    kind = "language model"
 
     def check(self) -> CheckResult:
         """Score the bundle's known answers on this machine, and compare them with the trained model's own scores.

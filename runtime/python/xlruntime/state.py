@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import atomic_output
+from .bundle import RUN, Bundle
 from .engine import Engine
 from .errors import OptionError, StateDamagedError, StateMismatchError
 from .evaluation import EvaluationSettings
@@ -37,6 +38,7 @@ OWN = ("segment_len", "restart")  # settings that every bundle has
 LONGEST_CHARACTER = 4  # bytes: a part of one may be held besides
 TEXTS = ("held", "begun", "tokenizer")
 COUNTERS = ("capacity", "offset", "length", "history", "pending", "position")
+OF_ROWS = ("history", "position")  # counters of which a step model's stream has one for each row
 HINT = "Save the stream again with Stream.save."
 STATE_DTYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(bool),
@@ -57,7 +59,8 @@ class State:
         capacity: slots of the largest ring; offset: rows written to the rings.
         length: kept rows that a query may see; history: tokens read since the last restart.
         pending: id of the held token; None before the first one.
-        position: tokens of the document, the held one included.
+        position: tokens of the document, the held one included. Of a step model, position and history are the steps of
+            each row, a tuple if there are several.
         held: the end of the text, which has no tokens yet.
         tokenizer: SHA-256 of the tokenizer's file, "" if it has none.
         memory: value of each carried tensor, by the name of its input.
@@ -137,27 +140,36 @@ class State:
         if {name: _text(value) for name, value in own.items()} != {n: _text(v) for n, v in self.settings.items()}:
             expected = ", ".join(map(named, evaluation.to_dict()))
             raise StateMismatchError(f"{where}: settings of another bundle, expected {expected}.", hint=HINT)
-        problems = self._problems(evaluation, bundle.vocab_size)
+        problems = self._problems(evaluation, bundle)
         if not problems:  # before any memory is allocated
             plan = MemoryPlan(bundle.memory, {}, {}, evaluation, self.capacity, engine.device)
-            problems = array_problems(self.memory, plan, 1)
+            problems = array_problems(self.memory, plan, len(self.rows("history")))
         if problems:
             raise StateDamagedError(f"{where}: {listed(problems)}.", hint=HINT)
         return evaluation
 
-    def _problems(self, evaluation: EvaluationSettings, vocab_size: int) -> list[str]:
+    def rows(self, counter: str) -> tuple[Any, ...]:
+        """Return a counter of each row of a step model's stream."""
+        value = getattr(self, counter)
+        return value if isinstance(value, tuple) else (value,)
+
+    def _problems(self, evaluation: EvaluationSettings, bundle: Bundle) -> list[str]:
         """Return the counters that no stream under these settings has."""
-        most = dict.fromkeys(COUNTERS, LARGEST_COUNT) | {"length": evaluation.most_rows, "pending": vocab_size - 1}
+        steps, pending = bundle.purpose == RUN, bundle.vocab_size - 1
+        most = dict.fromkeys(COUNTERS, LARGEST_COUNT) | {"length": evaluation.most_rows, "pending": pending}
         if evaluation.longest_part is not None:
             most["history"] = evaluation.longest_part
         problems = [
             f"{name} is {shown(value)}, expected 0 to {most[name]}"
             for name in COUNTERS
-            if type(value := getattr(self, name)) is not int or not 0 <= value <= most[name]
+            for value in (self.rows(name) if steps and name in OF_ROWS else [getattr(self, name)])
+            if type(value) is not int or not 0 <= value <= most[name]
             if name != "pending" or value is not None
         ]
         if problems:
             return problems
+        if steps:
+            return [] if self.history == self.position else [f"history is {self.history}, position {self.position}"]
         if self.history > self.position:
             problems.append(f"history is {self.history}, but {self.position} tokens were read")
         if evaluation.max_segment(self.capacity) < 1:
@@ -287,12 +299,16 @@ def _bytes(array: npt.NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _text(value: bool | int | None) -> str:
+def _text(value: bool | int | tuple[int, ...] | None) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
     return "" if value is None else str(value).lower()
 
 
 def _value(text: str) -> Any:
-    """Return the number or boolean that a text says; None for an empty text, and any other text as it is."""
+    """Return the number, numbers or boolean that a text says; None for an empty text, and any other text as it is."""
     if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", text, re.ASCII):
         return int(text)
+    if re.fullmatch(r"(0|[1-9][0-9]{0,18})( (0|[1-9][0-9]{0,18}))+", text, re.ASCII):
+        return tuple(map(int, text.split()))
     return {"": None, "true": True, "false": False}.get(text, text)

@@ -162,11 +162,13 @@ def load_translator(folder: str | Path, **options: Unpack[LoadKeywords]) -> Tran
     Raises:
         BundleError: also if the bundle is a language model.
     """
-    return Translator.open(folder, LoadOptions.of(options), translates=True)
+    return Translator.open(folder, LoadOptions.of(options))
 
 
 class Translator(Engine):
     """An open encoder-decoder. Safe to share between threads."""
+
+    kind = "encoder-decoder"
 
     @property
     def encoder(self) -> Encoder:

@@ -10,7 +10,7 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch.fx.proxy import TracerBase
+from torch.utils._pytree import tree_map
 
 from xlexport.errors import OperatorError
 from xlexport.families.recurrent.eager import batched
@@ -25,6 +26,7 @@ from xlruntime.messages import first_line
 
 __all__ = ["AXES", "explain", "exported"]
 
+Example = Callable[..., Any]
 AXES = {"segment": {"batch": 3, "segment": 5}, "step": {"batch": 3}}  # of tokens, with the sizes of the example
 SIZES = "torch.fx.experimental.symbolic_shapes"  # the logger that notes each condition on a free size
 ONE_SIZE = re.compile(r"^eval (?!Eq\(s\d+, s\d+\))")  # a condition, other than that two batches are equal
@@ -55,7 +57,11 @@ CAUSES = (
 )
 
 
-def explain(error: BaseException, model: Any) -> tuple[str, str]:
+def _tokens(*sizes: int) -> Tensor:
+    return torch.zeros(sizes, dtype=torch.int64)
+
+
+def explain(error: BaseException, model: Any, example: Example = _tokens) -> tuple[str, str]:
     """Return message and hint for an error of `torch.export`, of Dynamo or of the exporter to ONNX.
 
     `torch.export` runs once more on the method alone, because the exporter to ONNX hides reasons and lines.
@@ -64,10 +70,10 @@ def explain(error: BaseException, model: Any) -> tuple[str, str]:
     form = "segment" if callable(getattr(model, "segment", None)) else "step"
     for one in errors:
         if isinstance(one, OperatorError):
-            return f"{_line(one.message.split()[0], model, form, files)}: {one.message}", str(one.hint)
+            return f"{_line(one.message.split()[0], model, form, files, example)}: {one.message}", str(one.hint)
     with _conditions(files) as conditions:
         try:
-            exported(model, form)
+            exported(model, form, example)
         except Exception as again:
             errors += _chain(again)
     place, hint = _place(errors, files), "Use operators of torch on tensors only."
@@ -78,32 +84,35 @@ def explain(error: BaseException, model: Any) -> tuple[str, str]:
     for pattern, why, remedy in CAUSES:
         if match := re.search(pattern, text):
             if pattern == UNKNOWN:
-                place = _line(match[1], model, form, files)
+                place = _line(match[1], model, form, files, example)
             place = next(iter(conditions), "") if why == FIXED_SIZE else place
             cause, hint = why.format(*match.groups()), remedy
             break
     return f"{place or type(model).__name__}: {cause}.", hint
 
 
-def exported(model: Any, form: str) -> nn.Module:
+def exported(model: Any, form: str, example: Example = _tokens) -> nn.Module:
     """Return `segment` or `step`, with the state as a list, as operators on tensors, without the user's Python.
 
     Dynamo, which traces the body of a scan, refuses much Python that `torch.export` accepts.
+
+    Args:
+        example: makes what the method reads, of the sizes of batch and segment; by default ids of tokens.
     """
-    return _program(model, form).module(check_guards=False)
+    return _program(model, form, example).module(check_guards=False)
 
 
-def _program(model: Any, form: str) -> torch.export.ExportedProgram:
-    first = model.first_state()
-    free = {axis: torch.export.Dim(name, min=1, max=2**30) for axis, name in enumerate(AXES[form])}
-    tokens = torch.zeros([*AXES[form].values()], dtype=torch.int64)
-    shapes = free, [{0: free[0]}] * len(first)
+def _program(model: Any, form: str, example: Example) -> torch.export.ExportedProgram:
+    first, sizes = model.first_state(), AXES[form]
+    free = {axis: torch.export.Dim(name, min=1, max=2**30) for axis, name in enumerate(sizes)}
+    inputs = example(*sizes.values())
+    shapes = tree_map(lambda _: free, inputs), [{0: free[0]}] * len(first)
     with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
-        arguments = tokens, [*batched(first, len(tokens)).values()]
+        arguments = inputs, [*batched(first, sizes["batch"]).values()]
         return torch.export.export(_Form(model, form, [*first]), arguments, dynamic_shapes=shapes)
 
 
-def _line(operator: str, model: Any, form: str, files: set[str]) -> str:
+def _line(operator: str, model: Any, form: str, files: set[str], example: Example) -> str:
     """Return the user's line that computes this operator of PyTorch, or the name of the class."""
 
     def kept(_: Any, frames: traceback.StackSummary) -> traceback.StackSummary:
@@ -111,7 +120,7 @@ def _line(operator: str, model: Any, form: str, files: set[str]) -> str:
 
     recorded = mock.patch.object(TracerBase, "_filter_traceback_frames", kept)
     with recorded, warnings.catch_warnings(action="ignore"):
-        program = _program(model, form)
+        program = _program(model, form, example)
         for one in (program, program.run_decompositions()):
             for node in one.graph.nodes:
                 lines = LINE.findall(node.meta.get("stack_trace") or "")
@@ -128,9 +137,9 @@ class _Form(nn.Module):
         super().__init__()
         self.model, self.form, self.names = model, form, names
 
-    def forward(self, tokens: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        logits, new = getattr(self.model, self.form)(tokens, dict(zip(self.names, values, strict=True)))
-        return logits, *(new[name] for name in self.names)
+    def forward(self, inputs: Any, values: Sequence[Tensor]) -> tuple[Any, ...]:
+        outputs, new = getattr(self.model, self.form)(inputs, dict(zip(self.names, values, strict=True)))
+        return outputs, *(new[name] for name in self.names)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,10 +24,6 @@ from xlexport.families.recurrent.trial import Result, State, Trial, difference_o
 from xlruntime.errors import BundleGraphError
 from xlruntime.evaluation import LARGEST_LENGTH
 from xlruntime.memory import Memory
-
-if TYPE_CHECKING:
-    from xlexport.families.recurrent.eager import RecurrentEager
-    from xlruntime.engine import Engine
 
 __all__ = ["Course", "End", "Far", "Horizon", "Probe", "Walk"]
 
@@ -292,7 +288,7 @@ class Probe:
     tokens: Tensor
     result: Result
 
-    def difference(self, engine: Engine, within: float) -> str | None:
+    def difference(self, engine: Any, within: float) -> str | None:
         """Return in words how the graph differs from the module; None: by `within` nats or less."""
         rows, count = engine.bundle.fixed.get("batch", 1), self.tokens.shape[1] - 1
         fresh = engine.new_memory(engine.bundle.settings, rows, count)
@@ -386,10 +382,12 @@ class Horizon:
         last = min(last, (self.limit or UNLIMITED + course.length) - course.length)
         self.probes = [course.probe(trial, token) for token in sorted(tokens) if token <= last]
 
-    def check_graph(self, model: RecurrentEager, engine: Engine, within: float, seconds: float) -> None:
+    def check_graph(self, module: Any, n_token: int, engine: Any, within: float, seconds: float) -> None:
         """Compare the graph with the module; read on and compare cuts once more if that is cheap.
 
         Args:
+            module: as in `check_module`.
+            engine: the open bundle, an `Engine` or what has its `bundle`, `new_memory` and `step`.
             within: nats by which log-probabilities may differ.
             seconds: that the conversion has taken so far.
 
@@ -398,12 +396,12 @@ class Horizon:
         """
         if (course := self.course) is None:
             return
-        trial = Trial(model.module, model.config.n_token)
+        trial = Trial(module, n_token)
 
         def differs(token: int) -> bool:
             return course.probe(trial, token).difference(engine, within) is not None
 
-        with many_calls(model.module):
+        with many_calls(module):
             for probe in self.probes:
                 if cause := probe.difference(engine, within):
                     bad = _first(course.token, probe.token, differs)

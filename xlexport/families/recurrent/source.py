@@ -25,6 +25,7 @@ __all__ = [
     "MODULE_FORMAT",
     "family_source",
     "module_source",
+    "read_module",
     "recurrent_source",
     "refuse_config",
     "shapes_of",
@@ -154,13 +155,41 @@ def module_source(
     module: Any,
     *,
     n_token: int | None = None,
+    inputs: object = None,
     files: Iterable[Path] = (),
 ) -> SourceCheckpoint:
-    """Make the source of a user's module that satisfies `RecurrentModel`; the module itself stays as it is.
+    """Make the source of a user's module that satisfies `RecurrentModel` or `StatefulModule`; it stays as it is.
 
     Args:
         n_token: size of the vocabulary; None: the module's attribute, or the last axis of its logits.
+        inputs: the inputs of a `StatefulModule`; None: the module's attribute, if that is a mapping.
         files: files with its code and weights, for the provenance.
+
+    Raises:
+        ExportError: as `read_module` and `step_source`.
+    """
+    from xlexport.families.recurrent.own_copy import own_copy, unwrapped
+
+    if inputs is not None or isinstance(getattr(unwrapped(module), "inputs", None), Mapping):
+        from xlexport.families.step_model.source import step_source
+
+        return step_source(module, inputs, files=files)
+    own, form, limit = read_module(module)
+    return recurrent_source(
+        lambda: own_copy(own),
+        MODULE_FORMAT,
+        model=type(own).__qualname__,
+        n_token=_size_of_logits(own_copy(own), form, n_token or getattr(own, "n_token", None)),
+        parameters=sum(parameter.numel() for parameter in own.parameters()),
+        sizes={} if limit is None else {"max_positions": limit},
+        files=files,
+        form=form,
+        segment_len=getattr(own, "segment_len", None) or DEFAULT_SEGMENT_LEN,
+    )
+
+
+def read_module(module: Any) -> tuple[Any, str, int | None]:
+    """Return a copy of a user's module, the method that becomes its graphs, and the most tokens of a document.
 
     Raises:
         ExportError: it lacks `first_state`, or both of `segment` and `step`; no copy of it can be exported; or its
@@ -187,17 +216,7 @@ def module_source(
     if limit is not None and (type(limit) is not int or limit < 2):
         problem = f"{name}.max_positions is {shown(limit)}, expected a whole number from 2 on."
         raise ExportError(problem, hint="It is the most tokens of a document. Leave it out if there is no limit.")
-    return recurrent_source(
-        lambda: own_copy(own),
-        MODULE_FORMAT,
-        model=name,
-        n_token=_size_of_logits(own_copy(own), forms[0], n_token or getattr(module, "n_token", None)),
-        parameters=sum(parameter.numel() for parameter in own.parameters()),
-        sizes={} if limit is None else {"max_positions": min(limit, LARGEST_LENGTH)},
-        files=files,
-        form=forms[0],
-        segment_len=getattr(module, "segment_len", None) or DEFAULT_SEGMENT_LEN,
-    )
+    return own, forms[0], None if limit is None else min(limit, LARGEST_LENGTH)
 
 
 def _size_of_logits(module: Any, form: str, n_token: int | None) -> int:

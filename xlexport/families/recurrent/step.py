@@ -18,7 +18,7 @@ from xlexport.families.step_module import TARGETS, TOKENS, TOP_K, StepModule, de
 from xlexport.ops import replace_rnns
 from xlruntime.bundle import MemoryEntry
 
-__all__ = ["RecurrentStep"]
+__all__ = ["RecurrentStep", "state_entry"]
 
 STATE_NAME = re.compile(r"(?!new_)[A-Za-z_][\w.]{0,79}", re.ASCII)
 RESERVED = {"tokens", "targets", *(tensor.name for tensors in purposes_of(TOP_K, ()).values() for tensor in tensors)}
@@ -33,7 +33,7 @@ class RecurrentStep(StepModule):
         super().__init__()
         self.n_token = model.config.n_token
         self.first = dict(model.module.first_state())
-        self.memory = tuple(_entry(name, value) for name, value in self.first.items())
+        self.memory = tuple(state_entry(name, value) for name, value in self.first.items())
         self.inputs = (TARGETS, TOKENS, *carried_inputs(self.memory))
         self.purposes = purposes_of(self.n_token, carried_outputs(self.memory))
         with torch.no_grad():
@@ -90,7 +90,12 @@ class RecurrentStep(StepModule):
         return logits.transpose(0, 1), dict(zip(self.first, carry, strict=True))
 
 
-def _entry(name: str, value: Tensor) -> MemoryEntry:
+def state_entry(name: str, value: Tensor) -> MemoryEntry:
+    """Return what the manifest says of a state of a user's module.
+
+    Raises:
+        ExportError: it has no name for a tensor of graphs, or a first value that bundles cannot hold.
+    """
     if name in RESERVED or not STATE_NAME.fullmatch(name):
         raise ExportError(
             f"the state {name[:80]!r} has the name of another tensor, or no name that graphs can have.",

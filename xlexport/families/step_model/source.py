@@ -1,0 +1,52 @@
+"""The source of a step model that a user has as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from xlexport.checkpoints.source import SourceCheckpoint, digest_files
+from xlexport.families.options import DEFAULT_SEGMENT_LEN
+from xlexport.families.recurrent.source import MODULE_FORMAT, read_module
+from xlexport.families.step_model.inputs import input_specs
+
+__all__ = ["step_source"]
+
+
+def step_source(module: Any, inputs: object = None, *, files: Iterable[Path] = ()) -> SourceCheckpoint:
+    """Make the source of a user's module that satisfies `StatefulModule`; the module itself stays as it is.
+
+    Args:
+        inputs: the shape of each input by name; None: the module's attribute.
+        files: files with its code and weights, for the provenance.
+
+    Raises:
+        ExportError: as `read_module`, `input_specs` and `output_specs`.
+    """
+    from xlexport.families.recurrent.own_copy import own_copy
+    from xlexport.families.recurrent.trial import Trial
+    from xlexport.families.step_model.eager import StepEager, output_specs
+
+    own, form, limit = read_module(module)
+    specs = input_specs(inputs if inputs is not None else getattr(own, "inputs", None))
+    Trial(own_copy(own), 1)  # which checks the first state
+    outputs = output_specs(own_copy(own), form, specs)
+    config = {
+        "model": type(own).__qualname__,
+        "form": form,
+        "n_token": 0,
+        "tgt_len": getattr(own, "segment_len", None) or DEFAULT_SEGMENT_LEN,
+        **({} if limit is None else {"max_positions": limit}),
+        "inputs": {name: spec.to_dict() for name, spec in specs.items()},
+        "outputs": {name: {"dtype": spec.dtype, "shape": list(spec.shape)} for name, spec in outputs.items()},
+    }
+    return SourceCheckpoint(
+        architecture=StepEager.ARCHITECTURE,
+        format=MODULE_FORMAT,
+        config=config,
+        tokenizer="none",
+        files=digest_files(*files),
+        build_model=lambda: StepEager(own_copy(own), form, specs, outputs).eval(),
+        parameters=sum(parameter.numel() for parameter in own.parameters()),
+    )

@@ -1,0 +1,308 @@
+"""Show that a bundle of a step model computes what the module does, over many carried segments of inputs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.callbacks import Progress, no_progress
+from xlexport.errors import ExportError, ParityError
+from xlexport.families import architecture
+from xlexport.families.step_model.inputs import InputSpec
+from xlexport.graph_proof.inputs import read_arrays
+from xlexport.verification.tolerances import OWN_ERRORS
+from xlruntime.bundle import RUN, Feed
+from xlruntime.engine import Engine
+from xlruntime.messages import listed, named
+
+__all__ = ["RANDOM", "Series", "StepParityReport", "TensorDifference", "random_series", "read_series", "verify_steps"]
+
+SEGMENTS = 1000
+LENGTHS = (1, 2, 3, 5, 8, 13)  # steps of segments in turn; every `LONG`th has the bundle's own length
+LONG = 50
+ROWS = 2
+FLOOR = 1e-5  # of a tensor's largest number: the sums of float32 in another order
+WITHOUT_FLOAT64 = 1e-4  # if the module cannot compute in float64, so that its own error is unknown
+RANDOM = "random inputs"
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Inputs to verify on.
+
+    Attributes:
+        arrays: (B, N, …) by name of the input.
+        name: of their file, or `RANDOM`.
+    """
+
+    arrays: Arrays
+    name: str
+
+    def segments(self, count: int, longest: int) -> Iterator[Arrays]:
+        """Yield consecutive segments (B, S, …) of different lengths: `count` of them, or as many as there are."""
+        begin, steps = 0, next(iter(self.arrays.values())).shape[1]
+        for length in itertools.islice(_lengths(longest), count):
+            if begin >= steps:
+                return
+            yield {name: array[:, begin : begin + length] for name, array in self.arrays.items()}
+            begin += length
+
+
+def _lengths(longest: int) -> Iterator[int]:
+    for number, length in enumerate(itertools.cycle(LENGTHS)):
+        yield longest if number % LONG == LONG - 1 else min(length, longest)
+
+
+def random_series(specs: Mapping[str, InputSpec], rows: int, longest: int, segments: int, limit: int | None) -> Series:
+    """Return random inputs in the ranges of their specs, for this many segments, or for `limit` steps at most."""
+    import torch
+
+    random = torch.Generator().manual_seed(0)
+    steps = min(sum(itertools.islice(_lengths(longest), segments)), limit or math.inf)
+    return Series({name: spec.random(rows, int(steps), random).numpy() for name, spec in specs.items()}, RANDOM)
+
+
+def read_series(path: Path, feeds: Mapping[str, Feed], rows: int = 1) -> Series:
+    """Read inputs from a file .npz: arrays (N, …) or (B, N, …) by the names of inputs.
+
+    Args:
+        rows: the batch rows that read an array without the axis of rows, each the same.
+
+    Raises:
+        GraphError: the file is missing, too large or damaged.
+        ExportError: its arrays are not the inputs.
+    """
+    arrays = read_arrays(path)
+    if arrays.keys() != feeds.keys():
+        hint = "Save them with numpy.savez(file, name=array)."
+        raise ExportError(f"{path}: arrays {listed(map(named, arrays))}, expected {listed(feeds)}.", hint=hint)
+    series = {}
+    for name, feed in feeds.items():
+        array, rank = arrays[name], len(feed.shape)
+        series[name] = array = np.repeat(array[None], rows, axis=0) if array.ndim == rank - 1 else array
+        lengths = {other.shape[:2] for other in series.values()}
+        if array.shape[2:] != feed.shape[2:] or array.ndim != rank or len(lengths) > 1 or not array.size:
+            shape = f"(N{''.join(f', {axis}' for axis in feed.shape[2:])})"
+            raise ExportError(f"{path}: {named(name)} is {arrays[name].shape}, expected {shape}, N the same for all.")
+    return Series(series, path.name)
+
+
+@dataclass
+class TensorDifference:
+    """How one output or state differs, over all segments.
+
+    Attributes:
+        dtype: of floats, differences are absolute; of others, they are the fraction of numbers that differ.
+        largest: the largest absolute number of the module.
+        difference: the largest of a segment, between graph and module.
+        own: the module's own, in float32 against itself in float64; None: it cannot compute in float64.
+        per_segment: the largest difference of each segment.
+    """
+
+    dtype: str
+    largest: float = 0.0
+    difference: float = 0.0
+    own: float | None = None
+    per_segment: list[float] = field(default_factory=list)
+
+    @property
+    def limit(self) -> float:
+        """The largest difference that counts as rounding."""
+        scale = self.largest if self.dtype.startswith("float") else 0.0
+        return WITHOUT_FLOAT64 * scale if self.own is None else max(FLOOR * scale, OWN_ERRORS * self.own)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is within the limit; no number is not."""
+        return self.difference <= self.limit
+
+    def add(self, graph: npt.NDArray[Any], model: Any, exact: Any | None) -> None:
+        """Add a segment's values of the graph, of the module, and of the module in float64."""
+        expected = model.numpy()
+        self.largest = max(self.largest, float(np.abs(expected.astype(np.float64)).max(initial=0.0)))
+        self.per_segment.append(self._between(graph, expected))
+        self.difference = float(np.maximum(self.difference, self.per_segment[-1]))
+        if exact is not None:
+            self.own = float(np.maximum(self.own or 0.0, self._between(expected, exact.numpy())))
+
+    def _between(self, value: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
+        if value.dtype.kind != "f":
+            return float(np.mean(value != expected)) if value.size else 0.0
+        wide = value.astype(np.float64), expected.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            apart = np.where(wide[0] == wide[1], 0.0, np.abs(wide[0] - wide[1]))
+        return float(apart.max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class StepParityReport:
+    """The result of verifying a step model, whose text is a table.
+
+    Attributes:
+        segments, steps, batch_rows: carried segments, steps of each row, and rows that were compared.
+        outputs, states: the difference of each, by name.
+        kernels: of custom operators.
+        cuts_compared: steps within which the conversion compared cuts; None: it did not.
+        verified_on: the name of the inputs.
+    """
+
+    segments: int
+    steps: int
+    batch_rows: int
+    outputs: Mapping[str, TensorDifference]
+    states: Mapping[str, TensorDifference]
+    kernels: str
+    verified_on: str
+    cuts_compared: int | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether all differences are within their limits."""
+        return all(one.passed for one in self._all.values())
+
+    @property
+    def first_segment_over_limit(self) -> int | None:
+        """The first segment with a difference above its limit."""
+        over = [
+            next(number for number, value in enumerate(one.per_segment) if not value <= one.limit)
+            for one in self._all.values()
+            if not one.passed
+        ]
+        return min(over, default=None)
+
+    @property
+    def _all(self) -> dict[str, TensorDifference]:
+        outputs = {f"output {name}": one for name, one in self.outputs.items()}
+        return outputs | {f"state {name}": one for name, one in self.states.items()}
+
+    def to_dict(self, per_segment: bool = True) -> dict[str, Any]:
+        """Return all figures for JSON; `per_segment` includes the figures of each segment."""
+        fields = {**asdict(self), "passed": self.passed, "first_segment_over_limit": self.first_segment_over_limit}
+        for kind in ("outputs", "states"):
+            for name, one in getattr(self, kind).items():
+                fields[kind][name] |= {"limit": one.limit, "passed": one.passed}
+                if not per_segment:
+                    del fields[kind][name]["per_segment"]
+        return fields
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the rows of a table for people."""
+        rows = [("segments", f"{self.segments:,} carried, {self.steps:,} steps, {self.batch_rows} batch rows")]
+        for name, one in self._all.items():
+            rows.append((name, f"{_amount(one, one.difference)}{_limit(one)}, largest number {one.largest:.4g}"))
+        if self.cuts_compared is not None:
+            rows.append(("cuts compared", f"{self.cuts_compared:,} steps into a series"))
+        return [*rows, ("kernels", self.kernels), ("equal", "yes" if self.passed else "NO")]
+
+    def problem(self) -> ParityError | None:
+        """Return an error with the first tensor that differs; None: the bundle passed."""
+        for name, one in self._all.items():
+            if not one.passed:
+                return ParityError(
+                    f"the graph differs from the module: {name} by up to {_amount(one, one.difference)}{_limit(one)}; "
+                    f"first segment over the limit: {self.first_segment_over_limit}.",
+                    hint="Make sure that bundle and module have the same weights; else compute it by other operators.",
+                )
+        return None
+
+    def require_passed(self) -> None:
+        """Raise the error of `problem`, unless the bundle passed."""
+        if (error := self.problem()) is not None:
+            raise error
+
+
+def _amount(one: TensorDifference, value: float) -> str:
+    return f"{value:.2e}" if one.dtype.startswith("float") else f"{value:.2%} of numbers"
+
+
+def _limit(one: TensorDifference) -> str:
+    return f" (≤ {_amount(one, one.limit)})"
+
+
+def verify_steps(
+    engine: Engine,
+    build_model: Callable[[], Any],
+    series: Series,
+    *,
+    segments: int = SEGMENTS,
+    progress: Progress = no_progress,
+) -> StepParityReport:
+    """Read a series with graph and module, both with carried states, and compare all outputs and states.
+
+    Args:
+        engine: the open bundle; its steps take inputs by name.
+        build_model: returns a new `StepEager`.
+        series: the inputs, of as many rows as the graph takes.
+        segments: most segments to read.
+        progress: called after every segment with their number and the largest possible number.
+
+    Raises:
+        ExportError: the module raises an exception, or names other inputs, outputs or states than the bundle.
+        BundleError: a graph fails.
+    """
+    import torch
+
+    model, adapter = build_model(), architecture(engine.bundle.architecture)
+    readers: list[Any] = [model]
+    try:
+        exact = adapter.in_float64(build_model())
+        arrays = next(series.segments(1, 1))
+        _read(exact, {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, None)
+        readers.append(exact)
+    except Exception:  # the module works only in float32
+        pass
+    graph = engine.bundle.graphs[engine.main_graph(RUN)]
+    outputs = {name: TensorDifference(tensor.dtype) for name, tensor in graph.outputs.items()}
+    states = {entry.input: TensorDifference(entry.dtype) for entry in engine.bundle.memory}
+    if {*model.outputs} != {*outputs} or {*model.module.first_state()} != {*states}:
+        found = listed([*model.outputs, *model.module.first_state()])
+        raise ExportError(f"the module has outputs and states {found}, expected {listed([*outputs, *states])}.")
+    rows = next(iter(series.arrays.values())).shape[0]
+    memory = engine.new_memory(engine.bundle.settings, rows)
+    carried: list[Any] = [None] * len(readers)
+    count = steps = 0
+    with torch.inference_mode():
+        for arrays in series.segments(segments, memory.max_segment):
+            tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+            results = []
+            for number, reader in enumerate(readers):
+                result, carried[number] = _read(reader, tensors, carried[number])
+                results.append((result, carried[number]))
+            computed = engine.run(RUN, memory, {name: np.ascontiguousarray(array) for name, array in arrays.items()})
+            for name, difference in outputs.items():
+                difference.add(computed[name], *_both([result[name] for result, _ in results]))
+            for entry in memory.entries:
+                values = _both([state[entry.input] for _, state in results])
+                states[entry.input].add(memory.array(entry), *values)
+            count, steps = count + 1, steps + next(iter(arrays.values())).shape[1]
+            progress(count, segments)
+    kernels = engine.kernels_used(engine.main_graph(RUN))
+    return StepParityReport(count, steps, rows, outputs, states, kernels, series.name)
+
+
+def _both(values: list[Any]) -> tuple[Any, Any]:
+    return values[0], values[1] if len(values) > 1 else None
+
+
+def _read(reader: Any, tensors: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
+    """Run a module on inputs (B, S, …), in its own precision."""
+    import torch
+
+    rows = next(iter(tensors.values())).shape[0]
+    weights = next((weight.dtype for weight in reader.parameters()), torch.float32)
+    own = {name: value.to(weights) if value.is_floating_point() else value for name, value in tensors.items()}
+    return reader(own, reader.first_memory(rows) if state is None else state)
