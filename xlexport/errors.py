@@ -86,6 +86,10 @@ class GraphError(XlexportError, ValueError):
     """A graph of others that cannot be verified: it is damaged, unsafe to run, carries no state, or does not run."""
 
 
+class ArrayFileError(XlexportError, ValueError):
+    """A file of arrays is missing, damaged or too large, or holds other things than numbers."""
+
+
 class ExportError(XlexportError, RuntimeError):
     """A model could not be exported, or an exported graph is not what its spec says."""
 

@@ -41,6 +41,7 @@ GROUPS = {
         "report": "Write a web page that colours text by surprisal.",
         "compare": "Compare two tables of score, or two conditions in one.",
         "generate": "Continue PROMPT with BUNDLE.",
+        "run": "Run a step model on a file of arrays.",
         "serve": "Answer HTTP requests for scores and continuations.",
         "web": "Write a static site that colours text while you write it.",
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from xlexport.commands.options import (
     Integers,
     checkpoint_options,
     device_options,
+    is_given,
     json_option,
     rare,
     reading_given,
@@ -99,8 +100,14 @@ def bench(
     if against is None:
         refuse(reading_given(reading), "for the checkpoint of --against. Add --against, or leave {} out.")
     from xlexport.extras import require
+    from xlruntime.bundle import RUN
+    from xlruntime.bundle_files import read_bundle
+    from xlruntime.hub_cache import bundle_folder
 
     require("convert")
+    if read_bundle(bundle_folder(bundle), check_files=False).purpose == RUN:
+        _time_steps(bundle, as_json, options)
+        return
     from xlexport.bench import sweep
     from xlexport.bench.report import check_plot
 
@@ -111,6 +118,26 @@ def bench(
         check_plot(plot, combinations)
     reports = sweep(bundle, against=against, **reading, **swept, **options)
     _print_reports(reports, combinations, as_json, plot)
+
+
+def _time_steps(bundle: Path, as_json: bool, options: Mapping[str, Any]) -> None:
+    """Print the times of a step model for each number of rows and threads."""
+    from xlexport.bench.step_model import time_steps
+    from xlruntime import load_step_model
+
+    device = ("device", "provider", "provider_options", "ops", "strict_device", "cuda_graphs")
+    own = ("bundle", "as_json", "batch_size", "threads", "overrides", *device)
+    parameters = [one for one in click.get_current_context().command.params if one.name not in own]
+    given = {one.opts[-1]: True for one in parameters if is_given(str(one.name))}
+    refuse(given, f"for language models, but {bundle} is a step model. Leave {{}} out.")
+    for threads in options["threads"] or (None,):
+        model = load_step_model(bundle, threads=threads, **{name: options[name] for name in device})
+        for rows in options["batch_size"]:
+            times = time_steps(model, rows)
+            if as_json:
+                print_json({**asdict(times), "threads": threads})
+            else:
+                print_table([*times.table(), ("threads", str(threads or "all cores"))])
 
 
 def _print_reports(reports: Iterator[BenchReport], combinations: int, as_json: bool, plot: Path | None) -> None:

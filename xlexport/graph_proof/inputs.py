@@ -6,26 +6,24 @@ import functools
 import math
 import re
 import wave
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.errors import GraphError
+from xlexport.array_files import HINT, MOST_BYTES, read_array, read_arrays
+from xlexport.errors import ArrayFileError, GraphError
 from xlexport.graph_proof.graph_file import GraphFile, Port
 from xlexport.graph_proof.layout import Layout
 from xlruntime.limits import Limits, read_at_most
 from xlruntime.messages import first_line, listed, named, near_path
 
-__all__ = ["Source", "is_number", "make_source", "read_arrays", "read_values"]
+__all__ = ["Source", "is_number", "make_source", "read_values"]
 
-MOST_BYTES = 1 << 29  # of the arrays of one file
 BLOCK = 16  # steps whose random numbers are drawn together
-LONGEST_HEADER = 10_000  # bytes that describe an array
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 RANGE = re.compile(rf"({NUMBER})\.\.({NUMBER})")
 PCM = {1: ("u1", 128.0, 128.0), 2: ("<i2", 0.0, 2.0**15), 4: ("<i4", 0.0, 2.0**31)}  # type, zero, one, by bytes
@@ -35,7 +33,6 @@ WORDS: dict[Word, str] = {
     "total": "how many were read after this step",
     "length": "how many this step reads",
 }
-HINT = "Write it again with numpy.save or numpy.savez."
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,52 +241,12 @@ def read_values(path: Path, name: str) -> npt.NDArray[Any]:
     try:
         if path.suffix == ".npy":
             with path.open("rb") as file:
-                return _read_array(file, str(path))
+                return read_array(file, str(path))
         return _read_sound(path) if path.suffix == ".wav" else _read_text(path)
-    except GraphError:
+    except (ArrayFileError, GraphError):
         raise
     except Exception as error:  # NumPy parses headers as Python
         raise GraphError(f"{path}: damaged or of another kind ({first_line(error)}).", hint=HINT) from error
-
-
-def read_arrays(path: Path) -> Mapping[str, npt.NDArray[Any]]:
-    """Return the arrays of a file .npz by name; errors as `read_values`."""
-    if not path.is_file():
-        raise GraphError(f"{path}: no such file.", hint=near_path(path) or "Check the path.")
-    arrays, left = dict[str, npt.NDArray[Any]](), MOST_BYTES
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                if (left := left - entry.file_size) < 0:
-                    what = f"{path}: more than {MOST_BYTES:,} bytes of arrays."
-                    raise GraphError(what, hint="Give fewer steps.")
-                with archive.open(entry) as file:
-                    arrays[entry.filename.removesuffix(".npy")] = _read_array(file, str(path))  # type: ignore[arg-type]
-    except GraphError:
-        raise
-    except Exception as error:  # NumPy parses headers as Python
-        raise GraphError(f"{path}: damaged or of another kind ({first_line(error)}).", hint=HINT) from error
-    return arrays
-
-
-def _read_array(file: BinaryIO, name: str) -> npt.NDArray[Any]:
-    """Return an array once its header says how large it is; pickled objects are refused."""
-    version = np.lib.format.read_magic(file)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-    if read is None:
-        raise ValueError(f"version {version} of the format")
-    shape, by_columns, dtype = read(file, max_header_size=LONGEST_HEADER)
-    if min(shape, default=0) < 0:
-        raise ValueError(f"shape {shape}")
-    if dtype.kind not in "iufb":
-        raise GraphError(f"{name}: holds {dtype}, expected numbers.", hint=HINT)
-    size = math.prod(shape) * dtype.itemsize
-    if size > MOST_BYTES:
-        raise GraphError(f"{name}: {size:,} bytes, expected at most {MOST_BYTES:,}.", hint="Give fewer steps.")
-    content = read_at_most(file, Limits(bytes=size).budget(name, GraphError))
-    if len(content) != size:
-        raise ValueError(f"ends after {len(content):,} of {size:,} bytes")
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C")
 
 
 def _read_sound(path: Path) -> npt.NDArray[np.float32]:

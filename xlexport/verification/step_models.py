@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.array_files import read_arrays
 from xlexport.callbacks import Progress, no_progress
-from xlexport.errors import ExportError, ParityError
+from xlexport.errors import ArrayFileError, ExportError, ParityError
 from xlexport.families import architecture
 from xlexport.families.step_model.inputs import InputSpec
-from xlexport.graph_proof.inputs import read_arrays
 from xlexport.verification.tolerances import OWN_ERRORS
 from xlruntime.bundle import RUN, Feed
 from xlruntime.engine import Engine
@@ -78,13 +78,12 @@ def read_series(path: Path, feeds: Mapping[str, Feed], rows: int = 1) -> Series:
         rows: the batch rows that read an array without the axis of rows, each the same.
 
     Raises:
-        GraphError: the file is missing, too large or damaged.
-        ExportError: its arrays are not the inputs.
+        ArrayFileError: the file is missing, too large or damaged, or its arrays are not the inputs.
     """
     arrays = read_arrays(path)
     if arrays.keys() != feeds.keys():
         hint = "Save them with numpy.savez(file, name=array)."
-        raise ExportError(f"{path}: arrays {listed(map(named, arrays))}, expected {listed(feeds)}.", hint=hint)
+        raise ArrayFileError(f"{path}: arrays {listed(map(named, arrays))}, expected {listed(feeds)}.", hint=hint)
     series = {}
     for name, feed in feeds.items():
         array, rank = arrays[name], len(feed.shape)
@@ -92,7 +91,9 @@ def read_series(path: Path, feeds: Mapping[str, Feed], rows: int = 1) -> Series:
         lengths = {other.shape[:2] for other in series.values()}
         if array.shape[2:] != feed.shape[2:] or array.ndim != rank or len(lengths) > 1 or not array.size:
             shape = f"(N{''.join(f', {axis}' for axis in feed.shape[2:])})"
-            raise ExportError(f"{path}: {named(name)} is {arrays[name].shape}, expected {shape}, N the same for all.")
+            raise ArrayFileError(
+                f"{path}: {named(name)} is {arrays[name].shape}, expected {shape}, N the same for all."
+            )
     return Series(series, path.name)
 
 
