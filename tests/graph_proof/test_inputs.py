@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from xlexport import GraphOptions
+from xlexport.array_files import read_arrays
 from xlexport.errors import GraphError
 from xlexport.graph_proof import inputs
 from xlexport.graph_proof.graph_file import GraphFile, Port
-from xlexport.graph_proof.inputs import Source, make_source, read_arrays, read_values
+from xlexport.graph_proof.inputs import Source, make_source, read_values
 from xlexport.graph_proof.layout import Layout
 from xlruntime.errors import OptionError
 

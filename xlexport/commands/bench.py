@@ -19,7 +19,7 @@ from xlexport.commands.options import (
     Integers,
     checkpoint_options,
     device_options,
-    is_given,
+    given_options,
     json_option,
     rare,
     reading_given,
@@ -127,9 +127,7 @@ def _time_steps(bundle: Path, as_json: bool, options: Mapping[str, Any]) -> None
 
     device = ("device", "provider", "provider_options", "ops", "strict_device", "cuda_graphs")
     own = ("bundle", "as_json", "batch_size", "threads", "overrides", *device)
-    parameters = [one for one in click.get_current_context().command.params if one.name not in own]
-    given = {one.opts[-1]: True for one in parameters if is_given(str(one.name))}
-    refuse(given, f"for language models, but {bundle} is a step model. Leave {{}} out.")
+    refuse(given_options(own), f"for language models, but {bundle} is a step model. Leave {{}} out.")
     for threads in options["threads"] or (None,):
         model = load_step_model(bundle, threads=threads, **{name: options[name] for name in device})
         for rows in options["batch_size"]:

@@ -218,6 +218,16 @@ def is_given(name: str) -> bool:
     return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
+def given_options(but: Collection[str]) -> dict[str, bool]:
+    """Return the spellings of the options that the command line or a recipe gives, for `refuse`, but for these names."""
+    options = [one for one in click.get_current_context().command.params if one.name not in but]
+    return {
+        f"--set {one.setting}" if isinstance(one, SettingOption) else one.opts[-1]: True
+        for one in options
+        if is_given(str(one.name))
+    }
+
+
 def refuse(options: Mapping[str, Any], reason: str) -> None:
     """Raise UsageError for options with a value, which would do nothing.
 

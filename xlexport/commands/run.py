@@ -60,8 +60,8 @@ def run(
     rows = max((array.shape[0] for array in arrays.values() if array.ndim), default=1)
     stream = model.stream(rows) if begin is None else model.restore(begin)
     outputs = stream.run(arrays)
-    with atomic_output.file(output) as temporary, temporary.open("wb") as file:
-        np.savez(file, **{name: array[0] if one_row else array for name, array in outputs.items()})  # type: ignore[arg-type]
+    with atomic_output.file(output) as temporary, temporary.open("wb") as stored:
+        np.savez(stored, **{name: array[0] if one_row else array for name, array in outputs.items()})  # type: ignore[arg-type]
     if save_state is not None:
         stream.save(save_state)
     tell(f"wrote {output}: {counted(rows, 'row')} of {counted(next(iter(outputs.values())).shape[1], 'step')}")

@@ -17,7 +17,7 @@ from xlexport.commands.options import (
     BundleName,
     checkpoint_options,
     evaluation_options,
-    is_given,
+    given_options,
     json_option,
     quiet_option,
     reading_given,
@@ -25,7 +25,6 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.commands.quantize import ids_option
-from xlexport.commands.settings import SettingOption
 from xlexport.graph_proof.options import GraphOptions
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import failure, print_json, print_table, tell_lines
@@ -176,15 +175,9 @@ def verify(
 
 def _given(of_graphs: bool) -> dict[str, bool]:
     """Return the spellings of the given options that are for graphs of others only, or for bundles only."""
-    graph, both = options_of(GraphOptions), ("bundle", "checkpoint", "as_json", "quiet", "trust", "overrides")
-    names = [
-        one for one in click.get_current_context().command.params if one.name not in both and is_given(str(one.name))
-    ]
-    return {
-        f"--set {one.setting}" if isinstance(one, SettingOption) else one.opts[-1]: True
-        for one in names
-        if (one.name in graph) == of_graphs
-    }
+    parameters = {str(one.name) for one in click.get_current_context().command.params}
+    graph, both = {*options_of(GraphOptions)}, {"bundle", "checkpoint", "as_json", "quiet", "trust", "overrides"}
+    return given_options(both | (parameters - graph if of_graphs else graph))
 
 
 def _prove(graph: Path, other: str | None, options: GraphOptions, as_json: bool) -> int:

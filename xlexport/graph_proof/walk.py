@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.array_files import read_arrays
 from xlexport.errors import GraphError
 from xlexport.graph_proof.graph_file import GraphFile, Port
-from xlexport.graph_proof.inputs import Source, make_source, read_arrays
+from xlexport.graph_proof.inputs import Source, make_source
 from xlexport.graph_proof.layout import UNNAMED, Layout, find_layouts
 from xlexport.graph_proof.options import GraphOptions, parts_of
 from xlexport.graph_proof.pairs import find_pairs
