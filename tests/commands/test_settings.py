@@ -20,7 +20,7 @@ from xlexport.serve.options import ServeLimits
 from xlruntime import LoadOptions
 from xltraining.config_fields import Option, options_of
 
-MOST = 292  # visible options of all commands together
+MOST = 300  # visible options of all commands together
 
 
 @click.command(cls=LongCommand)

@@ -219,7 +219,7 @@ def is_given(name: str) -> bool:
 
 
 def given_options(but: Collection[str]) -> dict[str, bool]:
-    """Return the spellings of the options that the command line or a recipe gives, for `refuse`, but for these names."""
+    """Return the spellings of the options that the command line or a recipe gives, except these, for `refuse`."""
     options = [one for one in click.get_current_context().command.params if one.name not in but]
     return {
         f"--set {one.setting}" if isinstance(one, SettingOption) else one.opts[-1]: True
