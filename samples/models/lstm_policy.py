@@ -25,9 +25,7 @@ class LSTMPolicy(nn.Module):
         """Return the state before the first step: one row, without the batch axis."""
         return {"h": torch.zeros(self.cell.hidden_size), "c": torch.zeros(self.cell.hidden_size)}
 
-    def step(
-        self, inputs: dict[str, Tensor], state: dict[str, Tensor]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def step(self, inputs: dict[str, Tensor], state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Read observations (B, O) and flags (B,); return actions (B, A) and values (B,), and the new state."""
         goes_on = (~inputs["begins"]).float()[:, None]  # (B, 1)
         x = self.encoder(inputs["observation"]).tanh()  # (B, D)

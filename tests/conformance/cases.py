@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from xlruntime.bundle import Bundle
+from xlruntime.bundle import RUN, Bundle
 from xlruntime.bundle_files import read_bundle
 from xlruntime.known_answers import ANSWERS_FILE
 
 from .actions import Case, Files, opening, refused
 from .bundles import GOLDEN, ROOT, SAMPLES, WITHIN
 from .player import floats
+from .step_models import step_cases
 
 CHOSEN = ("segment_len", "mem_len")  # all other settings are chosen in a bundle
 
@@ -55,6 +56,9 @@ def honest_cases(kit: Path) -> Iterator[Case]:
     for folder in sorted((kit / "bundles").iterdir()):
         bundle = read_bundle(folder)
         name = folder.name
+        if bundle.purpose == RUN:
+            yield from step_cases(files, name, bundle.config, bundle.fixed.get("batch", 2))
+            continue
         if name.startswith("text_"):
             yield _case("growing", name, _growing_text(name))
             continue

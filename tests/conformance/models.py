@@ -29,6 +29,7 @@ from xlexport.model_names import load_source
 
 from .actions import Case, opening
 from .player import floats
+from .step_models import POLICIES
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "samples" / "models"
@@ -57,7 +58,8 @@ RWKV7_SIZES = RWKV7Sizes(N_TOKEN, 2, 64, 2, 224, 16, 16, 8, 16)
 
 def model_names() -> list[str]:
     """Return the names of all models."""
-    return [*FAMILIES, "rwkv7", *sorted(path.stem for path in SAMPLES.glob("*.py"))]
+    modules = (path.stem for path in SAMPLES.glob("*.py"))
+    return [*FAMILIES, "rwkv7", *sorted(name for name in modules if name not in POLICIES)]
 
 
 def write_models(

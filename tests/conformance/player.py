@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 import shutil
 from collections.abc import Mapping
@@ -13,7 +14,17 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import safe_open
 
-from xlruntime import Document, Model, Sampling, Scores, Stream, XlruntimeError, load
+from xlruntime import (
+    Document,
+    Sampling,
+    Scores,
+    StepModel,
+    XlruntimeError,
+    load,
+    load_step_model,
+)
+
+from .actions import MANIFEST
 
 SUMMARY = ("tokens", "scored_tokens", "unknown_tokens", "words", "chars", "bytes", "dropped_chars", "dropped_bytes")
 RATIOS = ("nats", "bits", "bits_per_byte", "bits_per_char", "bits_per_token", "perplexity")
@@ -34,8 +45,8 @@ class Player:
     def __init__(self, kit: Path, work: Path, states: Path | None = None, ops: str | Path = "auto") -> None:
         self._kit, self._work, self._ops = kit, work, ops
         self._foreign = states
-        self._model: Model | None = None
-        self._streams: dict[str, Stream] = {}
+        self._model: Any = None  # a Model or a StepModel
+        self._streams: dict[str, Any] = {}
         self._opened = 0
 
     def play(self, action: Action) -> dict[str, Any]:
@@ -75,7 +86,7 @@ class Player:
         return own if own.is_file() else self._kit / "states" / f"{name}.safetensors"
 
     @property
-    def _bundle(self) -> Model:
+    def _bundle(self) -> Any:
         assert self._model is not None, "a case opens its bundle first"
         return self._model
 
@@ -92,7 +103,9 @@ class Player:
                 if source is not None:
                     shutil.copyfile(self._kit / source, copy / name)
             folder = copy
-        self._model = load(folder, digest=action.get("digest"), threads=1, ops=self._ops)
+        manifest = json.loads((self._kit / "bundles" / action["bundle"] / MANIFEST).read_text("utf-8"))
+        opens = load_step_model if manifest["model"]["vocab_size"] == 0 else load
+        self._model = opens(folder, digest=action.get("digest"), threads=1, ops=self._ops)
         bundle = self._model.bundle
         found = {"vocab_size": bundle.vocab_size, "graphs": sorted(bundle.graphs)}
         return {**found, "fingerprint": bundle.fingerprint, "digest": self._model.digest}
@@ -129,7 +142,14 @@ class Player:
             found["totals"]["perplexity"] = "Infinity"
         return found
 
+    def _run(self, action: Action) -> dict[str, Any]:
+        outputs = self._streams[action["stream"]].run(action["inputs"])
+        return {"outputs": {name: values(array) for name, array in outputs.items()}}
+
     def _stream(self, action: Action) -> dict[str, Any]:
+        if isinstance(self._model, StepModel):
+            self._streams[action["as"]] = self._model.stream(action.get("rows", 1))
+            return {}
         stream = self._bundle.stream(capacity=action.get("capacity"), **action.get("settings", {}))
         self._streams[action["as"]] = stream
         return {"capacity": stream.memory.capacity}
@@ -154,7 +174,7 @@ class Player:
         return {"position": self._streams[action["as"]].position}
 
     def _reset(self, action: Action) -> dict[str, Any]:
-        self._streams[action["stream"]].reset()
+        self._streams[action["stream"]].reset(*([action["row"]] if "row" in action else []))
         return {"position": self._streams[action["stream"]].position}
 
     def _generate(self, action: Action) -> dict[str, Any]:
@@ -186,7 +206,8 @@ class Player:
         return {}
 
     def _restore(self, action: Action) -> dict[str, Any]:
-        stream = self._bundle.restore(self.state(action["state"]), capacity=action.get("capacity"))
+        more = {"capacity": action["capacity"]} if "capacity" in action else {}
+        stream = self._bundle.restore(self.state(action["state"]), **more)
         self._streams[action["as"]] = stream
         return {"position": stream.position}
 
@@ -215,6 +236,11 @@ def scored(scores: Scores) -> dict[str, Any]:
         "log_probs": floats(scores.log_probs),
         "context": scores.context.tolist(),
     }
+
+
+def values(array: npt.NDArray[Any]) -> Any:
+    """Return numbers of any dtype as lists."""
+    return floats(array) if array.dtype.kind == "f" else array.tolist()
 
 
 def floats(values: npt.NDArray[Any]) -> Any:

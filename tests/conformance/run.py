@@ -51,12 +51,25 @@ class Comparison:
         for name, value in expected.items():
             if name not in found:
                 self.problems.append(f"{where}: {name} is missing")
+            elif name == "outputs":
+                for output, values in value.items():
+                    self._outputs(values, found[name].get(output), f"{where}: {output}")
             elif name in COMPUTED:
                 self._numbers(value, found[name], f"{where}: {name}", relative=name == "totals")
             elif name == "top_ids":
                 self._likeliest(expected, found, f"{where}: {name}")
             elif value != found[name]:
                 self.problems.append(f"{where}: {name} is {_short(found[name])}, expected {_short(value)}")
+
+    def _outputs(self, expected: Any, found: Any, where: str) -> None:
+        """Compare what a step model gives: floats relative to numbers above 1, others by equality."""
+        pairs = list(zip(_flat(expected), _flat(found), strict=False))
+        floats = any(isinstance(wanted, float) for wanted, _ in pairs)
+        apart = [abs(a - b) / max(1.0, abs(a)) if floats else float(a != b) for a, b in pairs]
+        if len(list(_flat(expected))) != len(list(_flat(found))) or not max(apart, default=0.0) <= self.within:
+            self.problems.append(f"{where} is {_short(found)}, expected {_short(expected)}")
+        elif floats:
+            self.largest = max(self.largest, *apart)
 
     def _numbers(self, expected: Any, found: Any, where: str, relative: bool = False) -> None:
         wanted, given = list(_flat(expected)), list(_flat(found))

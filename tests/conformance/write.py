@@ -21,6 +21,7 @@ from .cases import honest_cases
 from .models import SEGMENT, SMALL, carried_case, model_names, write_models
 from .player import Player
 from .refusals import refusals
+from .step_models import POLICIES, carried_run, write_policy
 
 KIT_VERSION = 5
 
@@ -40,6 +41,8 @@ def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = 
     write_bundles(folder / "bundles", samples, names)
     write_models(folder / "bundles", SMALL)
     write_models(folder / "bundles", SMALL[:1], fixed=f"segment={SEGMENT}")
+    write_policy(folder / "bundles", POLICIES[-1])
+    write_policy(folder / "bundles", POLICIES[-1], fixed=f"batch=2,segment={SEGMENT}")
     return _write_cases(folder, (*honest_cases(folder), *refusals(folder)))
 
 
@@ -48,7 +51,10 @@ def write_kit_of_models(folder: Path) -> list[str]:
     for name in ("bundles", "cases", "states"):
         (folder / name).mkdir(parents=True)
     write_models(folder / "bundles", model_names())
-    return _write_cases(folder, (*honest_cases(folder), *map(carried_case, model_names())))
+    for name in POLICIES:
+        write_policy(folder / "bundles", name)
+    carried = *map(carried_case, model_names()), *map(carried_run, POLICIES)
+    return _write_cases(folder, (*honest_cases(folder), *carried))
 
 
 def _write_cases(folder: Path, honest: Iterable[Case]) -> list[str]:
