@@ -7,7 +7,7 @@ import { BundleFormatError } from "../dist/errors.js";
 
 for await (const text of createInterface({ input: process.stdin })) {
   try {
-    readManifest(new TextEncoder().encode(text), "bundle.json");
+    await readManifest(new TextEncoder().encode(text), "bundle.json");
     console.log("taken");
   } catch (error) {
     if (!(error instanceof BundleFormatError)) throw error;

@@ -43,19 +43,24 @@ const SHA256 = like(/^[0-9a-f]{64}$/, "a SHA-256");
 const VERSION = like(/^\d{1,4}(\.\d{1,4}){0,3}$/, "a version such as 1.24.1");
 
 const RING_FEEDS = ["offset", "length", "window", "slots"] as const;
-const FEEDS = ["tokens", "targets", "position", ...RING_FEEDS, "setting", "constant", "memory", "source"] as const;
+/** The feeds of a step model. */
+export const STEP_FEEDS = ["input", "memory", "position"] as const;
+const FEEDS = ["tokens", "targets", ...STEP_FEEDS, ...RING_FEEDS, "setting", "constant", "source"] as const;
 
-/** What a step feeds to an input, and the ring or setting that it is about. */
+/** What a step feeds to an input, and the ring or setting that it is about; of an `input` its type and shape. */
 export interface Feed {
   readonly feed: (typeof FEEDS)[number];
   readonly ring?: string;
   readonly setting?: string;
+  readonly dtype?: string;
+  readonly shape?: readonly (string | number)[];
 }
 
 const FEED: Check<Feed> = (value, place) => {
   object(value, place);
   const { feed } = value as Feed;
-  const about = RING_FEEDS.includes(feed as never) ? { ring: text } : feed === "setting" ? { setting: text } : {};
+  const of = { setting: { setting: text }, input: { dtype: DTYPE, shape: SHAPE } }[feed as string] ?? {};
+  const about = RING_FEEDS.includes(feed as never) ? { ring: text } : of;
   record({ feed: oneOf(...FEEDS), ...about })(value, place);
 };
 const MEMORY_ENTRY = record({
@@ -83,7 +88,7 @@ const TEXT_TOKEN = record({ id: whole(0, LARGEST_AXIS), name: text, source: text
 const BUNDLE = record({
   format: whole(FORMAT, FORMAT),
   requires: record({ onnxruntime: orNull(VERSION), opset: orNull(whole(1, LARGEST_AXIS)), domains: map(whole(1)) }),
-  model: record({ architecture: text, config: object, vocab_size: whole(1, LARGEST_AXIS), precision: text }),
+  model: record({ architecture: text, config: object, vocab_size: whole(0, LARGEST_AXIS), precision: text }),
   tokenizer: record(
     {
       kind: oneOf("bytes", "vocabulary", "tokenizers", "sentencepiece", "none"),
@@ -132,7 +137,7 @@ export function rowAxis(entry: MemoryEntry): number | null {
  * @throws BundleFormatError - it is not JSON, of another format, has a wrong field, names what is not there, or requires
  *     what this package lacks.
  */
-export function readManifest(raw: Uint8Array, where: string): Bundle {
+export async function readManifest(raw: Uint8Array, where: string): Promise<Bundle> {
   if (raw.length > LARGEST_MANIFEST) {
     throw new BundleFormatError(`${where}: more than ${counted(LARGEST_MANIFEST)} bytes.`, CONVERT);
   }
@@ -158,6 +163,7 @@ export function readManifest(raw: Uint8Array, where: string): Bundle {
   const problems = [...lacking(bundle)];
   if (problems.length) throw new BundleFormatError(`${where}: ${problems.join("; ")}.`, "Use the Python package.");
   problems.push(...problemsOf(bundle));
+  if (isStepModel(bundle)) problems.push(...(await import("./step_model.js")).stepModelProblems(bundle));
   if (problems.length) throw new BundleFormatError(`${where}: ${problems.slice(0, 5).join("; ")}.`, CONVERT);
   return bundle;
 }
@@ -176,7 +182,9 @@ function* lacking(bundle: Bundle): Iterable<string> {
 /** Yield names of parts that are not there, and numbers out of range. Python's reader also names contradictions. */
 function* problemsOf(bundle: Bundle): Iterable<string> {
   const { memory, graphs, steps, rings, settings, tokenizer } = bundle;
-  if (!("score" in graphs)) yield "the graph score is missing";
+  const isStep = isStepModel(bundle);
+  if (!isStep && !("score" in graphs)) yield "the graph score is missing";
+  if ("run" in steps !== isStep) yield `vocab_size is ${bundle.model.vocab_size}, but 0 is of models with steps run`;
   for (const [name, graph] of Object.entries(graphs)) yield* graphProblems(bundle, escaped(name), graph);
   for (const [purpose, choices] of Object.entries(steps)) yield* stepProblems(bundle, escaped(purpose), choices);
   for (const entry of memory) {
@@ -200,6 +208,11 @@ function* problemsOf(bundle: Bundle): Iterable<string> {
   yield* fileProblems(bundle);
 }
 
+/** Return whether a model maps numbers to numbers, without tokens. */
+export function isStepModel({ model }: Bundle): boolean {
+  return model.vocab_size === 0;
+}
+
 /** Yield contradictions of the graphs of a step. */
 function* stepProblems({ graphs }: Bundle, purpose: string, choices: readonly Choice[]): Iterable<string> {
   const unknown = choices.filter(({ graph }) => !(graph in graphs));
@@ -215,6 +228,7 @@ function* stepProblems({ graphs }: Bundle, purpose: string, choices: readonly Ch
 function* graphProblems(bundle: Bundle, name: string, graph: Graph): Iterable<string> {
   for (const [input, { feed, ring, setting }] of Object.entries(graph.inputs)) {
     const isThere =
+      (feed !== "input" || isStepModel(bundle)) &&
       (feed !== "constant" || input in (bundle.graphs["positions"]?.outputs ?? {})) &&
       (feed !== "memory" || bundle.memory.some((entry) => entry.input === input)) &&
       (ring === undefined || ring in bundle.rings) &&
@@ -306,7 +320,7 @@ export class BundleFiles {
         "Use the bundle that this application was made with.",
       );
     }
-    const files = new BundleFiles(source, readManifest(raw, manifest), found, check);
+    const files = new BundleFiles(source, await readManifest(raw, manifest), found, check);
     if (stated === null) throw new BundleDamagedError(`${source.where}: ${DIGEST} is missing.`, COPY);
     if (check) await files.#checkAll(report);
     return files;

@@ -1,10 +1,18 @@
 /** An open bundle: the sessions of its graphs, fresh memories, and the steps that they run. */
 
-import { BundleFiles, FIRST_MEMORY_FILE, rowAxis, type Bundle, type Choice, type Graph } from "./bundle.js";
+import {
+  BundleFiles,
+  FIRST_MEMORY_FILE,
+  isStepModel,
+  rowAxis,
+  type Bundle,
+  type Choice,
+  type Graph,
+} from "./bundle.js";
 import { BundleFormatError, OptionError, XlruntimeError } from "./errors.js";
 import { choose, UNLIMITED, type EvaluationSettings, type Settings } from "./evaluation.js";
 import { bytesOfPlan, Memory, settingOf } from "./memory.js";
-import { counted, firstLine, listed } from "./messages.js";
+import { counted, firstLine, listed, shown } from "./messages.js";
 import type { OrtTensor, Runtime, Tensors } from "./onnxruntime.js";
 import { allFinite, product, readSafetensors, zeros, type HostTensor } from "./safetensors.js";
 import { numbersOf } from "./scores.js";
@@ -34,8 +42,7 @@ export class Engine {
   constructor(
     protected readonly files: BundleFiles,
     protected readonly runtime: Runtime,
-    /** Text to token ids and back. */
-    readonly tokenizer: Tokenizer,
+    private readonly ownTokenizer: Tokenizer,
     /** What is called with warnings. */
     readonly warn: (message: string) => void,
   ) {
@@ -46,9 +53,15 @@ export class Engine {
     this.onnxruntime = runtime.version;
   }
 
+  /** Text to token ids and back. A step model has none: an OptionError. */
+  get tokenizer(): Tokenizer {
+    this.choices("score");
+    return this.ownTokenizer;
+  }
+
   /** Open what every use needs, to fail now and not at the first document. */
   async open(): Promise<void> {
-    await this.#session(this.#mainGraph("score"));
+    await this.#session(this.#mainGraph(isStepModel(this.bundle) ? "run" : "score"));
     const entries = this.bundle.memory.filter((entry) => entry.first_value !== null);
     if (!entries.length) return;
     const place = this.files.place(FIRST_MEMORY_FILE);
@@ -77,19 +90,23 @@ export class Engine {
     return choose(this.bundle, settings);
   }
 
-  /** Return fresh memory for a document; `capacity` is the number of slots of the largest ring. */
-  async newMemory(evaluation: EvaluationSettings, capacity = evaluation.capacity): Promise<Memory> {
-    this.#checkFixed(evaluation);
+  /**
+   * Return fresh memory for a document, or for `rows` of a step model; `capacity` is the number of slots of the largest
+   * ring.
+   */
+  async newMemory(evaluation: EvaluationSettings, capacity = evaluation.capacity, rows?: number): Promise<Memory> {
+    this.#checkFixed(rows === undefined ? "score" : "run", evaluation, rows ?? 1);
     if (!(Number.isSafeInteger(capacity) && evaluation.maxSegment(capacity) >= 1)) {
       throw new OptionError(
         `a capacity of ${capacity} slots is too small for a segment: ${evaluation.mostRows} rows are kept.`,
       );
     }
-    const plan = { entries: this.bundle.memory, evaluation, capacity };
+    const plan = { entries: this.bundle.memory, evaluation, capacity, rows: rows ?? 1 };
     if (2 * bytesOfPlan(plan) > (this.runtime.memory * 3) / 4) {
       // a step returns new tensors
-      const problem = `the memory of ${counted(capacity)} slots takes more than three quarters of that of this machine.`;
-      throw new OptionError(problem, "Choose a smaller mem_len or segment_len.");
+      const what = `${counted(plan.rows)} rows of ${counted(capacity)} slots`;
+      const problem = `the memory of ${what} takes more than three quarters of that of this machine.`;
+      throw new OptionError(problem, "Choose a smaller mem_len or segment_len, or fewer rows.");
     }
     return new Memory({
       ...plan,
@@ -109,16 +126,35 @@ export class Engine {
     const kept = memory.length;
     const parts: Tensors[] = [];
     for (let begin = 0; begin < tokens.length;) {
-      const [name, n] = this.#graphFor(purpose, tokens.length - begin, memory);
-      const session = await this.#session(name);
-      const part = (ids: readonly number[]): readonly number[] => ids.slice(begin, begin + n);
+      const part = (ids: readonly number[], n: number): OrtTensor =>
+        this.runtime.int64(ids.slice(begin, begin + n), [1, n]);
+      const given = (n: number): Tensors => ({ tokens: part(tokens, n), targets: part(targets, n) });
       const length = kept + begin; // each token sees as many others as in one step
-      const outputs = await session.run(memory.feeds(session.graph, part(tokens), part(targets), length), n);
-      memory.advance(outputs, n, length);
+      const [outputs, n] = await this.runGraph(purpose, memory, tokens.length - begin, given, length);
       parts.push(outputs);
       begin += n;
     }
     return parts.length === 1 ? (parts[0] as Tensors) : this.#joined(purpose, parts);
+  }
+
+  /**
+   * Run the graph for the first of `S` steps, and keep its memory; return its outputs, and how many steps it took.
+   *
+   * @param given - returns what the first n steps are given: `tokens` and `targets`, or each `input`.
+   * @throws OptionError - no graph takes so many.
+   */
+  async runGraph(
+    purpose: string,
+    memory: Memory,
+    S: number,
+    given: (n: number) => Tensors,
+    length = memory.length,
+  ): Promise<[Tensors, number]> {
+    const [name, n] = this.#graphFor(purpose, S, memory);
+    const session = await this.#session(name);
+    const outputs = await session.run(memory.feeds(session.graph, given(n), length), n, memory.plan.rows);
+    memory.advance(outputs, n, length);
+    return [outputs, n];
   }
 
   /** Join the outputs of consecutive graphs: those for each token one after the other, and of the others the last. */
@@ -160,9 +196,7 @@ export class Engine {
 
   /** Return `segmentLen`, or the longest step of the graphs for `purpose` if that is shorter. */
   longestStep(purpose: string, segmentLen: number): number {
-    const lengths = this.#choices(purpose).map(
-      (choice) => this.#graph(choice.graph).fixed["segment"] ?? mostOf(choice),
-    );
+    const lengths = this.choices(purpose).map((choice) => this.#graph(choice.graph).fixed["segment"] ?? mostOf(choice));
     return Math.min(segmentLen, Math.max(...lengths));
   }
 
@@ -177,15 +211,15 @@ export class Engine {
   }
 
   /** Refuse to begin a document that the graphs of fixed shapes cannot read, or would score otherwise. */
-  #checkFixed({ segmentationMatters, segmentLen }: EvaluationSettings): void {
-    const fixed = this.bundle.graphs["score"]?.fixed ?? {};
-    if ((fixed["batch"] ?? 1) !== 1) {
+  #checkFixed(purpose: string, { segmentationMatters, segmentLen }: EvaluationSettings, rows: number): void {
+    const longest = this.longestStep(purpose, segmentLen);
+    const fixed = this.bundle.graphs[purpose]?.fixed ?? {};
+    if (!(Number.isInteger(rows) && rows > 0 && rows === (fixed["batch"] ?? rows))) {
       throw new OptionError(
-        `${this.where}: its batch is of ${fixed["batch"]} rows, not one.`,
-        "Convert the checkpoint again with --fixed batch=1.",
+        `${this.where}: its batch is of ${fixed["batch"] ?? "1 or more"} rows, not ${shown(rows)}.`,
+        "Choose others, or convert the checkpoint again with --fixed batch=1.",
       );
     }
-    const longest = this.longestStep("score", segmentLen);
     if (Object.keys(fixed).length && segmentationMatters && segmentLen > longest) {
       throw new OptionError(
         `segment_len is ${segmentLen}, at most ${longest} is possible: scores depend on it, and shapes are fixed.`,
@@ -197,27 +231,35 @@ export class Engine {
   /** Return the graph for the first tokens of a step of `S`, and how many it takes: all, unless it fixes their number. */
   #graphFor(purpose: string, S: number, { plan }: Memory): [string, number] {
     const sizeOf = (axis: string): number =>
-      axis in plan.evaluation.rings ? plan.evaluation.slots(axis, plan.capacity) : 1;
+      axis in plan.evaluation.rings ? plan.evaluation.slots(axis, plan.capacity) : plan.rows;
     const fits = ({ fixed }: Graph): boolean =>
       Object.entries(fixed).every(([axis, size]) => (axis === "segment" ? size <= S : size === sizeOf(axis)));
-    const found = this.#choices(purpose).find((choice) => S <= mostOf(choice) && fits(this.#graph(choice.graph)));
+    const found = this.choices(purpose).find((choice) => S <= mostOf(choice) && fits(this.#graph(choice.graph)));
     if (found !== undefined) return [found.graph, this.#graph(found.graph).fixed["segment"] ?? S];
-    throw new OptionError(`${this.where}: no graph for ${purpose} takes a segment of ${S} tokens.`, "Split it.");
+    throw new OptionError(`${this.where}: no graph for ${purpose} takes a segment of ${S}.`, "Split it.");
   }
 
-  /** Return the graphs of a purpose that this device can run without kernels, in order of preference. */
-  #choices(purpose: string): readonly Choice[] {
+  /**
+   * Return the graphs of a purpose that this device can run without kernels, in order of preference.
+   *
+   * @throws OptionError - there are none; says which calls a language model and a step model have.
+   */
+  choices(purpose: string): readonly Choice[] {
     const accelerated = this.runtime.device === "webgpu";
     const all = this.bundle.steps[purpose] ?? [];
     const choices = all.filter(({ kernels, device }) => !kernels.length && (device === null || accelerated));
     if (choices.length) return choices;
     const names = Object.keys(this.bundle.steps).sort();
-    throw new OptionError(`${this.where}: no graph for ${purpose} runs here; there are steps for ${listed(names)}.`);
+    const hint = isStepModel(this.bundle) ? "Call Model.stepStream and StepStream.run." : "Call Model.stream.";
+    throw new OptionError(
+      `${this.where}: no graph for ${purpose} runs here; there are steps for ${listed(names)}.`,
+      isStepModel(this.bundle) === (purpose === "run") ? null : hint,
+    );
   }
 
   /** Return the graph for the longest steps of a purpose. */
   #mainGraph(purpose: string): string {
-    return this.#choices(purpose).reduce((best, choice) => (mostOf(choice) > mostOf(best) ? choice : best)).graph;
+    return this.choices(purpose).reduce((best, choice) => (mostOf(choice) > mostOf(best) ? choice : best)).graph;
   }
 
   #graph(name: string): Graph {

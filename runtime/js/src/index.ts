@@ -20,5 +20,6 @@ export { bits, type Detail, type DocumentScore, type Scores, type StreamScores, 
 export { FilesSource, UrlSource, type Source } from "./source.js";
 export type { Ended } from "./generation.js";
 export { Stream, type FeedOptions, type GenerateOptions, type GenerateTextOptions, type Piece } from "./stream.js";
+export type { StepArrays, StepStream } from "./step_stream.js";
 export type { Libraries } from "./tokenizers/libraries.js";
 export { TextCounts, type Ids, type Tokenizer, type TokenPiece } from "./tokenizers/tokenizer.js";

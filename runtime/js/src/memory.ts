@@ -18,6 +18,8 @@ export interface MemoryPlan {
   readonly evaluation: EvaluationSettings;
   /** Slots of the largest ring; the others have as many spare slots. */
   readonly capacity: number;
+  /** Batch rows: 1 for a document. */
+  readonly rows: number;
 }
 
 /** Return the value of a feed that depends on settings and slots alone. */
@@ -58,16 +60,22 @@ export class Memory {
   offset = 0;
   /** Kept rows that a query may see, in the ring that keeps the most. */
   length: number;
-  /** Number of tokens read of the document since its last restart. */
-  position = 0;
+  /** Number of tokens that each row has read of its document since the last restart. */
+  positions: readonly number[];
   readonly #carried: Map<string, Carried>;
 
   /** Begin a document. */
   constructor(plan: MemoryPlan, carried?: Map<string, Carried>) {
     this.plan = plan;
     this.length = this.#firstLength;
+    this.positions = zerosOf(plan);
     const fresh = (entry: MemoryEntry): [string, Carried] => [entry.input, new Carried(firstTensor(plan, entry))];
     this.#carried = carried ?? new Map(plan.entries.map(fresh));
+  }
+
+  /** Number of tokens that the only row has read. */
+  get position(): number {
+    return this.positions[0] as number;
   }
 
   /** Longest step that does not overwrite rows that its first query sees. */
@@ -96,18 +104,18 @@ export class Memory {
     return this.#evaluation.document.fresh_memory === "zeros" ? this.#evaluation.mostRows : 0;
   }
 
-  /** Return the inputs of a step of `graph` whose tokens may see `length` kept rows. */
-  feeds(graph: Graph, tokens: readonly number[], targets: readonly number[], length: number): Tensors {
+  /** Return the inputs of a step of `graph`, with those `given`, whose tokens may see `length` kept rows. */
+  feeds(graph: Graph, given: Tensors, length: number): Tensors {
     const { runtime, constants, capacity } = this.plan;
-    const segment = [1, tokens.length];
     const number = (value: number): OrtTensor => runtime.int64([value]);
     const ring = (feed: Feed): RingSizes => this.#evaluation.rings[feed.ring as string] as RingSizes;
     const setting = (feed: Feed): OrtTensor => number(settingOf(feed, this.#evaluation, capacity));
     const beyond = Math.max(length - this.#evaluation.mostRows, 0); // within a step of several graphs
     const table: Record<Exclude<Feed["feed"], "source">, (name: string, feed: Feed) => OrtTensor> = {
-      tokens: () => runtime.int64(tokens, segment),
-      targets: () => runtime.int64(targets, segment),
-      position: () => number(this.position),
+      tokens: () => given["tokens"] as OrtTensor,
+      targets: () => given["targets"] as OrtTensor,
+      input: (name) => given[name] as OrtTensor,
+      position: () => runtime.int64(this.positions),
       offset: (_, feed) => number(this.offset % this.#evaluation.slots(feed.ring as string, capacity)),
       length: (_, feed) => number(Math.min(length, ring(feed).rows) + beyond),
       window: (_, feed) => setting(feed),
@@ -136,7 +144,7 @@ export class Memory {
     }
     this.offset += segmentLen;
     this.length = Math.min(length + segmentLen, this.#evaluation.mostRows);
-    this.position += segmentLen;
+    this.positions = this.positions.map((position) => position + segmentLen);
   }
 
   /**
@@ -151,14 +159,14 @@ export class Memory {
       if (all || entry.layout === "state") this.#put(entry.input, firstTensor(this.plan, entry));
     }
     this.length = this.#firstLength;
-    this.position = 0;
+    this.positions = zerosOf(this.plan);
   }
 
   /** Return a memory with the same contents, which goes on independently. */
   copy(): Memory {
     const carried = new Map([...this.#carried].map(([name, one]) => [name, one.hold()]));
     const twin = new Memory(this.plan, carried);
-    [twin.offset, twin.length, twin.position] = [this.offset, this.length, this.position];
+    [twin.offset, twin.length, twin.positions] = [this.offset, this.length, this.positions];
     return twin;
   }
 
@@ -181,9 +189,9 @@ export class Memory {
   /** Take what queries may see of saved tensors; rows move if the capacity differs. */
   load(
     arrays: ReadonlyMap<string, HostTensor>,
-    { offset, length, history, capacity }: Record<"offset" | "length" | "history" | "capacity", number>,
+    { offset, length, history, capacity }: Record<"offset" | "length" | "capacity", number> & { history: number[] },
   ): void {
-    [this.offset, this.length, this.position] = [offset, length, history];
+    [this.offset, this.length, this.positions] = [offset, length, history];
     for (const entry of this.plan.entries) {
       const data = this.#seen(entry, (arrays.get(entry.input) as HostTensor).data, capacity);
       this.#put(entry.input, this.plan.runtime.tensor(entry.dtype, data, sizesOf(this.plan, entry)));
@@ -220,16 +228,20 @@ export class Memory {
 }
 
 /** Return the bytes of the carried tensors. */
-export function bytesOfPlan(plan: Pick<MemoryPlan, "entries" | "evaluation" | "capacity">): number {
+export function bytesOfPlan(plan: Pick<MemoryPlan, "entries" | "evaluation" | "capacity" | "rows">): number {
   return plan.entries.reduce((sum, entry) => sum + product(sizesOf(plan, entry)) * bytesOf(entry.dtype), 0);
 }
 
 /** Return the sizes of all axes of a carried tensor. */
-export function sizesOf(plan: Pick<MemoryPlan, "evaluation" | "capacity">, entry: MemoryEntry): number[] {
+export function sizesOf(plan: Pick<MemoryPlan, "evaluation" | "capacity" | "rows">, entry: MemoryEntry): number[] {
   return entry.shape.map((axis) => {
     if (typeof axis === "number") return axis;
-    return axis === "batch" ? 1 : plan.evaluation.slots(axis, plan.capacity);
+    return axis === "batch" ? plan.rows : plan.evaluation.slots(axis, plan.capacity);
   });
+}
+
+function zerosOf({ rows }: MemoryPlan): number[] {
+  return new Array<number>(rows).fill(0);
 }
 
 function firstTensor(plan: MemoryPlan, entry: MemoryEntry): OrtTensor {
@@ -252,8 +264,8 @@ function firstArray(plan: MemoryPlan, entry: MemoryEntry): Numbers {
   const rows = axis === null ? 1 : (sizes[axis] as number);
   const inner = axis === null ? value.length : product(sizes.slice(axis + 1));
   for (let place = 0; place < data.length; place++) {
-    const block = Math.floor(place / (inner * rows)); // axes before the rows; the batch has one
-    setFloat(data, place, value[block * inner + (place % inner)] as number);
+    const block = Math.floor(place / (inner * rows)); // axes before the rows; batch rows are equal
+    setFloat(data, place, value[(block * inner + (place % inner)) % value.length] as number);
   }
   return data;
 }

@@ -12,6 +12,7 @@ import type { DocumentScore, TokenScores } from "./scores.js";
 import { FilesSource, UrlSource, type Source } from "./source.js";
 import type { Drawing, Ended } from "./generation.js";
 import { Stream, type GenerateOptions, type GenerateTextOptions, type Piece } from "./stream.js";
+import type { StepStream } from "./step_stream.js";
 import type { Libraries } from "./tokenizers/libraries.js";
 import { ByteTokenizer, NoTokenizer, type Tokenizer } from "./tokenizers/tokenizer.js";
 
@@ -85,7 +86,7 @@ export async function load(place: BundlePlace, options: LoadOptions = {}): Promi
   return model;
 }
 
-/** An open bundle, for scoring and generating. */
+/** An open bundle: a language model, for scoring and generating, or a step model, for `stepStream`. */
 export class Model extends Engine {
   /**
    * Compare scores on this machine with the known answers that the bundle brings.
@@ -114,11 +115,25 @@ export class Model extends Engine {
   async restore(state: Uint8Array | ArrayBuffer | Blob, options: { capacity?: number } = {}): Promise<Stream> {
     const { capacity, ...others } = options;
     refuseOthers("restore", others, "capacity");
-    const content = state instanceof Blob ? await state.arrayBuffer() : state;
-    if (!(content instanceof ArrayBuffer || ArrayBuffer.isView(content))) {
-      throw new ArgumentError(`restore takes the content of a file, found ${shown(content)}.`);
-    }
-    return Stream.restore(this, new Uint8Array(content), capacity); // a copy, because Node's buffers share memory
+    this.choices("score");
+    return Stream.restore(this, await contentOf(state), capacity);
+  }
+
+  /**
+   * Return a stream of a step model, which maps numbers to numbers.
+   *
+   * @param options - `rows`: independent batch rows; null: one, or as many as the graphs fix.
+   * @throws OptionError - it is a language model, or its graphs fix another number of rows.
+   */
+  async stepStream({ rows = null, ...settings }: Settings & { rows?: number | null } = {}): Promise<StepStream> {
+    const { StepStream } = await import("./step_stream.js");
+    return StepStream.open(this, this.evaluation(settings), rows);
+  }
+
+  /** Go on with the stream of a step model that `StepStream.save` has saved; errors are those of `restore`. */
+  async restoreStepStream(state: Uint8Array | ArrayBuffer | Blob): Promise<StepStream> {
+    const { StepStream } = await import("./step_stream.js");
+    return StepStream.restore(this, await contentOf(state));
   }
 
   /** Score whole documents, each with its own memory; yield totals in the order of the documents. */
@@ -174,6 +189,13 @@ export class Model extends Engine {
       await stream.close();
     }
   }
+}
+
+/** Return the content of a file: a copy, because Node's buffers share memory. */
+async function contentOf(state: unknown): Promise<Uint8Array> {
+  const content = state instanceof Blob ? await state.arrayBuffer() : state;
+  if (content instanceof ArrayBuffer || ArrayBuffer.isView(content)) return new Uint8Array(content as ArrayBuffer);
+  throw new ArgumentError(`restore takes the content of a file, found ${shown(content)}.`);
 }
 
 /** Return whether a version such as 1.24.1 is older than another; a version that is not known is not. */

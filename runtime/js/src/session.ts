@@ -59,34 +59,35 @@ export class Session {
   }
 
   /**
-   * Run the graph for one batch row.
+   * Run the graph.
    *
    * @param S - number of tokens of the step.
+   * @param B - number of batch rows.
    * @throws BundleGraphError - ONNX Runtime cannot run it, or an output has another type or shape than in the manifest.
    */
-  async run(feeds: Tensors, S: number): Promise<Tensors> {
+  async run(feeds: Tensors, S: number, B = 1): Promise<Tensors> {
     let results: Tensors;
     try {
       results = await this.runtime.run(this.session, feeds, this.outputs);
     } catch (error) {
       throw failure(error, `${this.place}: ONNX Runtime cannot run it`, this.runtime.device);
     }
-    for (const name of Object.keys(this.graph.outputs)) this.#check(name, results[name] as OrtTensor, S);
+    for (const name of Object.keys(this.graph.outputs)) this.#check(name, results[name] as OrtTensor, S, B);
     return results;
   }
 
   /** Refuse a result of another type or shape than in the manifest, and ids and ranks beyond the vocabulary. */
-  #check(name: string, tensor: OrtTensor, S: number): void {
+  #check(name: string, tensor: OrtTensor, S: number, B: number): void {
     const { type, dims } = tensor;
     const { dtype, shape } = this.graph.outputs[name] as Graph["outputs"][string];
-    const sizes: Record<string, number> = { batch: 1, segment: S };
+    const sizes: Record<string, number> = { batch: B, segment: S };
     const expected = shape.map((axis, index) => (typeof axis === "number" ? axis : (sizes[axis] ?? dims[index])));
     const [is, was] = [`${type} (${dims.join(", ")})`, `${dtype} (${expected.join(", ")})`];
     if (is !== was) {
       throw new BundleGraphError(`${this.place}: output ${escaped(name)} is ${is}, expected ${was}.`, AGAIN);
     }
     const least = { rank: 1, top_ids: 0 }[name];
-    if (least === undefined) return;
+    if (least === undefined || !this.vocabSize) return;
     const most = least + this.vocabSize - 1;
     const wrong = (tensor.data as BigInt64Array).find((value) => value < least || value > most);
     if (wrong === undefined) return;

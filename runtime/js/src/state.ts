@@ -1,6 +1,6 @@
 /** The state of a stream in a file, which all runtimes read and write. */
 
-import { byBytes, type Bundle } from "./bundle.js";
+import { byBytes, isStepModel, type Bundle } from "./bundle.js";
 import { OptionError, StateDamagedError, StateMismatchError } from "./errors.js";
 import { EvaluationSettings } from "./evaluation.js";
 import { MOST_HELD, type HeldText } from "./held_text.js";
@@ -24,22 +24,24 @@ type State = {
   held: Uint8Array; // bytes of text that have no tokens yet
   begun: boolean; // whether text came before them
 };
-/** The counters of a stream; names are those of the file. */
-type Counters = Record<"capacity" | "offset" | "length" | "history" | "position", number> & { pending: number | null };
+/** The counters of a stream; names are those of the file. Those of `Rows` have a number for each batch row. */
+type Counters = Record<"capacity" | "offset" | "length", number> & Record<Rows, number[]> & { pending: number | null };
+type Rows = "history" | "position";
 
 /** Return the content of a state's file. */
 export async function writeState(
   bundle: Bundle,
   memory: Memory,
   pending: number | null,
-  position: number,
-  text: HeldText,
+  position: readonly number[],
+  text: Pick<HeldText, "held" | "begun">,
 ): Promise<Uint8Array<ArrayBuffer>> {
   const { evaluation, capacity } = memory.plan;
-  const { offset, length, position: history } = memory;
+  const { offset, length } = memory;
   const { fingerprint } = bundle;
   const metadata: Record<string, string> = { kind: KIND, version: VERSION, fingerprint };
-  const counters = { capacity, offset, length, history, pending: pending ?? "", position };
+  const rows = { history: memory.positions.join(" "), position: position.join(" ") };
+  const counters = { capacity, offset, length, pending: pending ?? "", ...rows };
   const held = Array.from(text.held, (byte) => byte.toString(16).padStart(2, "0")).join("");
   const values = { ...settingsOf(evaluation), ...counters, held, begun: text.begun, tokenizer: tokenizerOf(bundle) };
   for (const [name, value] of Object.entries(values)) metadata[name] = String(value);
@@ -62,12 +64,27 @@ export async function readState(bundle: Bundle, raw: Uint8Array, name: string): 
     throw new StateMismatchError(`${name}: saved from another bundle.`, "Open the bundle that it was saved from.");
   }
   const evaluation = evaluationOf(bundle, metadata, name);
-  const counters = countersOf(metadata);
-  const older = { held: "", begun: String(counters.position > 0), tokenizer: "" };
+  const isStep = isStepModel(bundle);
+  const counters = countersOf(metadata, isStep);
+  const older = { held: "", begun: String(counters.position[0] !== 0), tokenizer: "" };
   const { held = "?", begun = "?", tokenizer } = metadata["version"] === WITHOUT_TEXT ? older : metadata;
-  const problems = [...textProblems(held, begun), ...counterProblems(counters, evaluation, bundle.model.vocab_size)];
-  if (!problems.length) problems.push(...tensorProblems(bundle, evaluation, counters.capacity, tensors));
+  const { history, position } = counters;
+  const rows = position.map((count, row) => ({ ...counters, position: count, history: history[row] ?? NaN }));
+  const vocabSize = bundle.model.vocab_size;
+  const problems = [
+    ...textProblems(held, begun),
+    ...rows.flatMap((row) => [...counterProblems(row, evaluation, vocabSize)]),
+  ];
+  if (history.length > rows.length || (isStep && (held || begun !== "false" || tokenizer))) {
+    problems.push("it counts more rows, or holds text");
+  }
+  if (!problems.length) problems.push(...tensorProblems(bundle, evaluation, counters, tensors));
   if (problems.length) throw new StateDamagedError(`${name}: impossible for a stream (${listed(problems)}).`, HINT);
+  const batch = bundle.graphs["run"]?.fixed["batch"] ?? rows.length;
+  if (isStep && rows.length !== batch) {
+    const problem = `${name}: a stream of ${rows.length} rows, but the graphs fix ${batch}.`;
+    throw new StateMismatchError(problem, "Open the bundle that it was saved from.");
+  }
   if (held && tokenizer !== tokenizerOf(bundle)) {
     throw new StateMismatchError(
       `${name}: it holds text for another tokenizer.`,
@@ -151,10 +168,12 @@ function evaluationOf(bundle: Bundle, metadata: Record<string, string>, name: st
   }
 }
 
-function countersOf(metadata: Readonly<Record<string, string>>): Counters {
-  const names = ["capacity", "offset", "length", "history", "pending", "position"];
-  const counters = Object.fromEntries(names.map((name) => [name, numberOf(metadata[name])])) as Counters;
-  return metadata["pending"] === "" ? { ...counters, pending: null } : counters;
+function countersOf(metadata: Readonly<Record<string, string>>, isStep: boolean): Counters {
+  const of = (name: string): number => numberOf(metadata[name]);
+  const rows = (name: Rows): number[] => (isStep ? (metadata[name] ?? "").split(" ").map(numberOf) : [of(name)]);
+  const pending = metadata["pending"] === "" ? null : of("pending");
+  const [capacity, offset, length] = [of("capacity"), of("offset"), of("length")];
+  return { capacity, offset, length, pending, history: rows("history"), position: rows("position") };
 }
 
 /** Return the number of a decimal text; NaN for any other text. */
@@ -163,8 +182,12 @@ function numberOf(text = ""): number {
   return Number.isSafeInteger(number) && String(number) === text ? number : NaN;
 }
 
-/** Yield the reasons why no stream under these settings can have these counters. */
-function* counterProblems(counters: Counters, evaluation: EvaluationSettings, vocabSize: number): Iterable<string> {
+/** Yield the reasons why no row of a stream under these settings can have these counters. */
+function* counterProblems(
+  counters: Omit<Counters, Rows> & Record<Rows, number>,
+  evaluation: EvaluationSettings,
+  vocabSize: number,
+): Iterable<string> {
   const most: Partial<Record<keyof Counters, number>> = {
     length: evaluation.mostRows,
     history: Math.min(counters.position, evaluation.longestPart ?? LARGEST_COUNT),
@@ -175,18 +198,20 @@ function* counterProblems(counters: Counters, evaluation: EvaluationSettings, vo
     if (value !== null && !(value >= 0 && value <= largest)) yield `${name} is ${value}, expected 0 to ${largest}`;
   }
   if (!(evaluation.maxSegment(counters.capacity) >= 1)) yield `capacity is ${counters.capacity}`;
-  if ((counters.pending === null) !== (counters.position === 0))
-    yield `position is ${counters.position}, pending ${counters.pending}`;
+  const { offset, history, pending, position } = counters;
+  const isPossible = vocabSize ? (pending === null) === (position === 0) : position === history && history <= offset;
+  if (!isPossible) yield `position is ${position}, history ${history}, offset ${offset}, pending ${pending}`;
 }
 
 function* tensorProblems(
   bundle: Bundle,
   evaluation: EvaluationSettings,
-  capacity: number,
+  { capacity, position }: Counters,
   tensors: ReadonlyMap<string, HostTensor>,
 ): Iterable<string> {
+  const plan = { evaluation, capacity, rows: position.length };
   for (const entry of bundle.memory) {
-    const expected = `${entry.dtype} (${sizesOf({ evaluation, capacity }, entry).join(", ")})`;
+    const expected = `${entry.dtype} (${sizesOf(plan, entry).join(", ")})`;
     const tensor = tensors.get(entry.input);
     const is = tensor && `${tensor.dtype} (${tensor.shape.join(", ")})`;
     if (is !== expected) yield `${entry.input} is ${is ?? "missing"}, expected ${expected}`;

@@ -90,7 +90,7 @@ export class Stream {
     const stream = await Stream.open(engine, evaluation, capacity ?? counters.capacity);
     stream.#memory.load(tensors, counters);
     stream.#held = counters.pending;
-    stream.#taken = counters.position;
+    stream.#taken = counters.position[0] as number;
     [stream.#text.held, stream.#text.begun] = [held, begun];
     return stream;
   }
@@ -239,7 +239,7 @@ export class Stream {
   async save(): Promise<Uint8Array<ArrayBuffer>> {
     return this.#alone(async () => {
       const { writeState } = await import("./state.js");
-      return writeState(this.engine.bundle, this.#memory, this.#held, this.#taken, this.#text);
+      return writeState(this.engine.bundle, this.#memory, this.#held, [this.#taken], this.#text);
     });
   }
 
