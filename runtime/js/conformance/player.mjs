@@ -15,6 +15,10 @@ const COUNTS = [
 ];
 const TOTALS = ["nats", "bits", "bits_per_byte", "bits_per_char", "bits_per_token", "perplexity"];
 const COLUMNS = ["index", "tokens", "log_probs", "context"];
+const ARRAYS = {
+  ...{ float32: Float32Array, bool: Uint8Array, int8: Int8Array, int16: Int16Array, int32: Int32Array },
+  ...{ int64: BigInt64Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array },
+};
 const COMPUTED = new Set(["log_probs", "entropy", "top_log_probs", "totals"]);
 
 /** One case while it is played: the open bundle, its streams and the states that they have saved. */
@@ -85,14 +89,27 @@ export class Player {
     return found;
   }
 
-  async do_stream({ as, settings = {}, capacity = null }) {
-    const stream = await this.model.stream({ ...settings, ...(capacity === null ? {} : { capacity }) });
+  async do_stream({ as, settings = {}, capacity = null, rows = 1 }) {
+    const stream = this.isStepModel
+      ? await this.model.stepStream({ ...settings, rows })
+      : await this.model.stream({ ...settings, ...(capacity === null ? {} : { capacity }) });
     this.streams.set(as, stream);
     return { capacity: stream.capacity };
   }
 
   async do_feed({ stream, piece }) {
     return columns(COLUMNS, [await this.streams.get(stream).feed(await this.source(piece))]);
+  }
+
+  async do_run({ stream, inputs }) {
+    const { inputs: feeds, outputs } = this.model.bundle.graphs.run;
+    const given = Object.entries(inputs).map(([name, values]) => [name, arrayOf(feeds[name]?.dtype, flat(values))]);
+    const found = await this.streams.get(stream).run(Object.fromEntries(given));
+    const lists = Object.entries(found).map(([name, array]) => {
+      const plain = outputs[name].dtype === "bool" ? Boolean : Number;
+      return [name, { isFloat: outputs[name].dtype.startsWith("float"), values: Array.from(array, plain) }];
+    });
+    return { outputs: Object.fromEntries(lists) };
   }
 
   async do_score_continuation({ stream, piece }) {
@@ -113,8 +130,8 @@ export class Player {
     return { position: this.streams.get(as).position };
   }
 
-  async do_reset({ stream }) {
-    await this.streams.get(stream).reset();
+  async do_reset({ stream, row = null }) {
+    await this.streams.get(stream).reset(row);
     return { position: this.streams.get(stream).position };
   }
 
@@ -153,9 +170,15 @@ export class Player {
   async do_restore({ state, as, capacity = null }) {
     const raw =
       this.states.get(state) ?? (await this.kit.state?.(state)) ?? (await this.kit.read(`states/${state}.safetensors`));
-    const stream = await this.model.restore(raw, capacity === null ? {} : { capacity });
+    const stream = this.isStepModel
+      ? await this.model.restoreStepStream(raw)
+      : await this.model.restore(raw, capacity === null ? {} : { capacity });
     this.streams.set(as, stream);
     return { position: stream.position };
+  }
+
+  get isStepModel() {
+    return this.model.bundle.model.vocab_size === 0;
   }
 
   async source(given) {
@@ -236,15 +259,27 @@ function compare(expected, found, where, compared) {
     } else if (COMPUTED.has(name)) {
       numbers(value, found[name], `${where}: ${name}`, name === "totals", compared);
       if (name === "totals") bitsPerToken(value, found[name], where, compared);
+    } else if (name === "outputs") {
+      for (const [output, values] of Object.entries(value)) {
+        const { isFloat = false, values: others = null } = found.outputs[output] ?? {};
+        const place = `${where}: ${output}`;
+        if (!isFloat) equal(values, others, place, compared);
+        else numbers(flat(values).map(Math.fround), others, place, true, compared, true);
+      }
     } else if (name === "top_ids") {
       likeliest(expected, found, `${where}: ${name}`, compared);
-    } else if (JSON.stringify(flat(value)) !== JSON.stringify(flat(found[name]))) {
-      compared.problems.push(`${where}: ${name} is ${short(found[name])}, expected ${short(value)}`);
+    } else {
+      equal(value, found[name], `${where}: ${name}`, compared);
     }
   }
 }
 
-function numbers(expected, found, where, relative, compared) {
+function equal(expected, found, where, compared) {
+  if (JSON.stringify(flat(expected)) === JSON.stringify(flat(found))) return;
+  compared.problems.push(`${where} is ${short(found)}, expected ${short(expected)}`);
+}
+
+function numbers(expected, found, where, relative, compared, counts = !relative) {
   const [wanted, given] = [flat(expected), flat(found)];
   if (wanted.length !== given.length || wanted.some((value, at) => !isSame(value, given[at]))) {
     compared.problems.push(`${where} is ${short(found)}, expected ${short(expected)}`);
@@ -258,7 +293,7 @@ function numbers(expected, found, where, relative, compared) {
     const bounded = difference / (relative ? Math.max(1, Math.abs(value)) : 1);
     if (!(bounded <= largest)) largest = Number.isNaN(bounded) ? Infinity : bounded;
   });
-  if (!relative) compared.largest = Math.max(compared.largest, largest);
+  if (counts) compared.largest = Math.max(compared.largest, largest);
   const allowed = relative ? compared.totals : compared.within;
   if (!(largest <= allowed)) {
     compared.problems.push(`${where} differs by up to ${largest}, allowed ${allowed}`);
@@ -297,6 +332,17 @@ function columns(names, parts) {
   const plain = (value) => (ArrayBuffer.isView(value) ? Array.from(value) : value);
   const column = (name) => parts.flatMap((part) => Array.from(part[camelCase(name)], plain));
   return Object.fromEntries(names.map((name) => [name, column(name)]));
+}
+
+/** Return the array of an input; if it cannot hold the values, one of a type that no input has. */
+function arrayOf(dtype, values) {
+  const isBool = dtype === "bool";
+  const fits = values.every((value) => typeof value === (isBool ? "boolean" : "number"));
+  if (!fits || !(dtype in ARRAYS) || (/int/.test(dtype) && !values.every(Number.isInteger))) return new Float64Array(1);
+  const array = ARRAYS[dtype].from(values, dtype.endsWith("64") ? BigInt : Number);
+  return dtype === "float32" || values.every((value, at) => Number(array[at]) === Number(value))
+    ? array
+    : new Float64Array(1);
 }
 
 function mapped(names, object) {
