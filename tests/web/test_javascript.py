@@ -185,7 +185,17 @@ def test_sample_for_browsers(address: str, package: Path) -> None:
 def test_javascript_of_the_page(package: Path) -> None:
     """Run the blocks of the page as one module; comments show what the last one prints."""
     page = (ROOT / "docs/javascript.md").read_text("utf-8")
+    (package / "policy.mjs").write_text(
+        f"""
+        import {{ mkdirSync, writeFileSync }} from "node:fs";
+        import {{ counting }} from {json.dumps(str(WEB / "test/step_bundle.mjs"))};
+        mkdirSync("policy");
+        for (const [name, content] of counting()) writeFileSync(`policy/${{name}}`, content);
+        """,
+        "utf-8",
+    )
+    run("node", "policy.mjs", folder=package)
     blocks = re.findall(r"```js\n(.*?)```", page, re.DOTALL)
     (package / "page.mjs").write_text("".join(blocks), "utf-8")
     printed = re.findall(r"^ +// (\w+: .*\n)", page, re.MULTILINE)
-    assert len(blocks) == 5 and run("node", "page.mjs", folder=package) == "".join(printed)
+    assert len(blocks) == 6 and run("node", "page.mjs", folder=package) == "".join(printed)

@@ -163,7 +163,7 @@ export async function readManifest(raw: Uint8Array, where: string): Promise<Bund
   const problems = [...lacking(bundle)];
   if (problems.length) throw new BundleFormatError(`${where}: ${problems.join("; ")}.`, "Use the Python package.");
   problems.push(...problemsOf(bundle));
-  if (isStepModel(bundle)) problems.push(...(await import("./step_model.js")).stepModelProblems(bundle));
+  if (isStepModel(bundle)) problems.push(...(await import("./step_rules.js")).stepModelProblems(bundle));
   if (problems.length) throw new BundleFormatError(`${where}: ${problems.slice(0, 5).join("; ")}.`, CONVERT);
   return bundle;
 }
