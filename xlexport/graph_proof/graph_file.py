@@ -6,12 +6,14 @@ for bundles; here all operators of ONNX, and those of ONNX Runtime that neither 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx.inliner
 
@@ -22,9 +24,12 @@ from xlruntime.graph_gate import GRAPH_LIMITS, FileRecord
 from xlruntime.limits import read_at_most
 from xlruntime.messages import first_line, named, near_path
 
-__all__ = ["GraphFile", "Port", "Recurrence", "read_graph_file"]
+__all__ = ["UNNAMED", "GraphFile", "Port", "Recurrence", "read_graph_file"]
 
+UNNAMED = "/"  # in the name of an axis that the graph does not name
+NO_NAME = re.compile(r".*_dynamic_axes_\d+|unk__\d+|\?|None|-1|")  # of an axis, as exporters write it
 ONNX_RUNTIME = "com.microsoft"
+UNLISTED = "SimplifiedLayerNormalization"  # ONNX Runtime's, which it has among the standard operators
 # Of this domain: computed from inputs alone, without strings, files, contexts of devices or code.
 CONTRIBUTED = frozenset(
     {
@@ -54,7 +59,7 @@ class _ForeignRecord(FileRecord):
 
     def is_operator(self, domain: str, operator: str) -> bool:
         """Return whether the operator is standard, or one of ONNX Runtime's that computes from inputs alone."""
-        return operator in CONTRIBUTED if domain else onnx.defs.has(operator)
+        return operator in CONTRIBUTED if domain else onnx.defs.has(operator) or operator == UNLISTED
 
     def is_function(self, domain: str) -> bool:
         """Return whether the file itself must hold the operator."""
@@ -112,10 +117,12 @@ class GraphFile:
 
     Attributes:
         path: where it lies; content: the bytes that were checked.
-        inputs, outputs: without initializers.
+        inputs, outputs: of every call.
         nodes: names that each node reads and writes, in order, nodes within nodes included.
         recurrences: in the order of the graph.
         vocabularies: number of rows of the table that an input of ids selects from, by the name of the input.
+        optional: inputs that the graph itself has values for: `defaults`, by name.
+        locations: the files that hold its weights.
     """
 
     path: Path
@@ -125,6 +132,14 @@ class GraphFile:
     nodes: tuple[tuple[frozenset[str], frozenset[str]], ...]
     recurrences: tuple[Recurrence, ...]
     vocabularies: dict[str, int]
+    optional: tuple[Port, ...] = ()
+    defaults: Mapping[str, onnx.TensorProto] = field(default_factory=dict)
+    locations: frozenset[str] = frozenset()
+
+    def first(self, name: str) -> npt.NDArray[Any] | None:
+        """Return the graph's own value of an input, or None."""
+        tensor = self.defaults.get(name)
+        return None if tensor is None else onnx.numpy_helper.to_array(tensor, str(self.path.absolute().parent))
 
     def reached(self, names: Collection[str]) -> set[str]:
         """Return these values and all that depend on them."""
@@ -149,7 +164,8 @@ def read_graph_file(path: Path) -> GraphFile:
     with path.open("rb") as file:
         content = read_at_most(file, budget)
     try:
-        problems = list(_ForeignRecord(content, str(path), ()).problems())
+        record = _ForeignRecord(content, str(path), ())
+        problems = list(record.problems())
         model = None if problems else onnx.load_model_from_string(content)
     except BundleGraphError as error:
         raise GraphError(error.message, hint=error.hint) from error
@@ -162,25 +178,30 @@ def read_graph_file(path: Path) -> GraphFile:
         hint = "Give a graph that ONNX Runtime runs."
         raise GraphError(f"{path}: not an ONNX graph: it has no nodes or no outputs.", hint=hint)
     try:
-        return _described(path, content, onnx.inliner.inline_local_functions(model).graph)
+        return _described(path, content, onnx.inliner.inline_local_functions(model), frozenset(record.locations))
     except GraphError:
         raise
     except Exception as error:
         raise GraphError(f"{path}: a damaged graph ({first_line(error)}).", hint="Export it again.") from error
 
 
-def _described(path: Path, content: bytes, inlined: onnx.GraphProto) -> GraphFile:
-    constants = {tensor.name for tensor in inlined.initializer} | {
-        one.values.name for one in inlined.sparse_initializer
-    }
+def _described(path: Path, content: bytes, model: onnx.ModelProto, locations: frozenset[str]) -> GraphFile:
+    graph = model.graph
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    constants = {*weights, *(one.values.name for one in graph.sparse_initializer)}
+    can_replace = model.ir_version >= 4  # before, each constant had to be an input, too
+    defaults = {value.name: weights[value.name] for value in graph.input if can_replace and value.name in weights}
     return GraphFile(
         path=path,
         content=content,
-        inputs=tuple(_port(path, value) for value in inlined.input if value.name not in constants),
-        outputs=tuple(_port(path, value) for value in inlined.output),
-        nodes=tuple(_flow(inlined)),
-        recurrences=tuple(_recurrences(inlined)),
-        vocabularies=_vocabularies(inlined),
+        inputs=tuple(_port(path, value) for value in graph.input if value.name not in constants),
+        outputs=tuple(_port(path, value) for value in graph.output),
+        nodes=tuple(_flow(graph)),
+        recurrences=tuple(_recurrences(graph)),
+        vocabularies=_vocabularies(graph),
+        optional=tuple(_port(path, value) for value in graph.input if value.name in defaults),
+        defaults=defaults,
+        locations=locations,
     )
 
 
@@ -201,11 +222,13 @@ def _axis(name: str, at: int, axis: onnx.TensorShapeProto.Dimension) -> int | st
     """Return the size or the name of an axis; transformers writes some sizes as names."""
     if axis.HasField("dim_value") and axis.dim_value >= 0:
         return axis.dim_value
-    return int(axis.dim_param) if axis.dim_param.isdecimal() else axis.dim_param or f"{name}/{at}"
+    if axis.dim_param.isdecimal():
+        return int(axis.dim_param)
+    return f"{name}{UNNAMED}{at}" if NO_NAME.fullmatch(axis.dim_param) else axis.dim_param
 
 
 def _axis_name(axis: int | str) -> str:
-    return "?" if isinstance(axis, str) and "/" in axis else str(axis)
+    return "?" if UNNAMED in str(axis) else str(axis)
 
 
 def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

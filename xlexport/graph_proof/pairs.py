@@ -4,26 +4,42 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from xlexport.errors import GraphError
-from xlexport.graph_proof.graph_file import GraphFile, Port
+from xlexport.graph_proof.graph_file import UNNAMED, GraphFile, Port
+from xlexport.graph_proof.layout import is_stream
 from xlexport.graph_proof.report import Pair
-from xlruntime.messages import listed, named
+from xlruntime.messages import counted, listed, named
 
 __all__ = ["find_pairs"]
 
-# Words that tell the state before a step from the one after it, and nothing about which state it is.
-BEFORE_AFTER = frozenset(
+Two = tuple[Port, Port]
+# Words for before and after a step, which do not say which state it is. Those of CHANGE say that it is one.
+CHANGE = frozenset(
     {
-        *("in", "input", "out", "output", "past", "present", "prev", "previous", "next", "new", "old"),
-        *("updated", "update", "init", "initial"),
+        *("past", "present", "prev", "previous", "next", "new", "old", "updated", "update"),
+        *("init", "initial", "last", "final"),
     }
 )
+SIDES = CHANGE | {"in", "input", "out", "output", "i", "o", "n", "r"}
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-SHORT_LAST = re.compile(r"([a-z])n")  # `hn` and `cn` are h and c after n steps
-STATE = re.compile(r"state|hidden|cell|cache|mem|past|buf|rnn|lstm|gru|conv|key|value|carry|hist|\b[hckv]\d*(\b|_)")
-CACHE = ("key", "values")  # of `past_key_values.0.key`, whose output is `present.0.key`
+WRITTEN = (  # several ways to write one name
+    (re.compile(r"(?i)(?<![a-z])(in|out|new|prev|next|old)(?=state|hidden|cache|mem|buf|[hc](?![a-z]))"), r"\1_"),
+    (re.compile(r"(?i)(state|hidden|cache|memory|buffer|(?<![a-z])[hc])(?=(in|out)(?![a-z]))"), r"\1_"),
+    (re.compile(r"(?i)(_|\.|(?<![a-z])([hcs]))t([-+_mp]|minus|plus)*[01]?$"), r"\2"),  # h_t, h_t1, ht_1
+    (re.compile(r"key_values"), ""),  # past_key_values.0.key, whose output is present.0.key
+)
+ENDING = re.compile(r"(?<=^[chkmsv])[nxy]$|(?<=\w{3})s$")  # hn, hy: h after a step; states: state
+STATE = re.compile(
+    r"state|hidden|cache|mem|buf|(rnn|lstm|gru)(?!_input)|conv|key|value|carry|hist|count|context"
+    r"|(?<![a-z])[hckv]\d*(?![a-z])"
+)
+DATA = re.compile(  # what graphs read, and their results
+    r"audio|wav|sound|speech|signal|sample|frame|feat|noisy|image|video|token|observ|action|command|logit|prob|score"
+    r"|pred|softmax|mask|length|embed|(?<![a-z])(ids|src|mic|mix|mel|spec|pcm|obs|cmd|text|enh|ref)(?![a-z])"
+)
+PLAIN = re.compile(r"[xy][_\d]*|(in|out)(puts?)?|data|results?")
 
 
 def find_pairs(graph: GraphFile, given: Mapping[str, str], fed: Collection[str]) -> tuple[Pair, ...]:
@@ -34,17 +50,23 @@ def find_pairs(graph: GraphFile, given: Mapping[str, str], fed: Collection[str])
         fed: inputs whose values the user gives, which are no states.
 
     Raises:
-        GraphError: a given name is not there, an input could have several outputs, or the shapes of a pair cannot
+        GraphError: a given name is not there, names or shapes leave several choices, or the shapes of a pair cannot
             carry.
     """
-    inputs, outputs = ({port.name: port for port in ports} for ports in (graph.inputs, graph.outputs))
+    inputs = {port.name: port for port in (*graph.inputs, *graph.optional)}
+    outputs = {port.name: port for port in graph.outputs}
     _check_given(graph, given, inputs, outputs)
+    free, optional = (
+        [port for port in ports if port.name not in {*given, *fed}] for ports in (graph.inputs, graph.optional)
+    )
+    left = _without(graph.outputs, given.values())
+    alike = _by_name(graph, free, left)
+    alike += _by_name(graph, optional, _without(left, (after.name for _, after in alike)))
     pairs = [Pair(before, after, "given") for before, after in given.items()]
-    free = [port for name, port in inputs.items() if name not in given and name not in fed]
-    left = [port for name, port in outputs.items() if name not in given.values()]
-    pairs += _states(list(_by_name(graph, free, left)), graph.inputs)
-    if not pairs:
-        pairs += _by_shape(graph, free, left)
+    pairs += [Pair(before.name, after.name, "by their names") for before, after in _states(graph, alike, given)]
+    free = _without(free, (before.name for before, _ in alike))
+    left = _without(left, (after.name for _, after in alike))
+    pairs += list(_by_shape(graph, free, left, pairs))
     for pair in pairs:
         before, after = inputs[pair.input], outputs[pair.output]
         if problem := _carry_problem(before, after):
@@ -52,6 +74,11 @@ def find_pairs(graph: GraphFile, given: Mapping[str, str], fed: Collection[str])
             raise GraphError(f"{graph.path}: {after} cannot carry {before}: {problem}.", hint=hint)
     order = list(inputs)
     return tuple(sorted(pairs, key=lambda pair: order.index(pair.input)))
+
+
+def _without(ports: Sequence[Port], names: Iterable[str]) -> list[Port]:
+    left_out = set(names)
+    return [port for port in ports if port.name not in left_out]
 
 
 def _check_given(
@@ -81,81 +108,153 @@ def _carry_problem(before: Port, after: Port) -> str:
     return ""
 
 
+def _all_words(name: str) -> list[str]:
+    for pattern, one in WRITTEN:
+        name = pattern.sub(one, name)
+    return [word.lower() for word in WORD.findall(name)]
+
+
 def _words(name: str) -> tuple[str, ...]:
-    """Return the words of a name that say which state it is."""
-    words = [word.lower() for word in WORD.findall(name)]
-    if words[:3] == ["past", *CACHE]:
-        words[1:3] = []
-    words = [word for word in words if word not in BEFORE_AFTER]
-    if len(words) > 1 and words[-1] == "n":  # stateN
-        words.pop()
-    if words and (match := SHORT_LAST.fullmatch(words[-1])):
-        words[-1] = match[1]
-    return tuple(words)
+    """Return the words of a name that say which state it is; none for a name such as `past`."""
+    words = _all_words(name)
+    kept = [word for word in words if word not in SIDES]
+    return tuple(ENDING.sub("", word) for word in (words if not kept and CHANGE.isdisjoint(words) else kept))
 
 
-def _by_name(graph: GraphFile, inputs: Sequence[Port], outputs: Sequence[Port]) -> Iterator[Pair]:
-    """Yield pairs whose names differ by nothing but words for before and after; `h0` is also the input of `hn`."""
-    after = defaultdict[tuple[str, ...], list[Port]](list)
-    for port in outputs:
-        after[_words(port.name)].append(port)
-        if "." in port.name:  # `cache.layers.0.keys`, whose input is `past_key_values.layers.0.keys`
-            after[("", *_words(port.name.partition(".")[2]))].append(port)
-    for port in inputs:
-        words = _words(port.name)
-        begun = words[:-1] if words[-1:] == ("0",) else words
-        tail = ("", *_words(port.name.partition(".")[2]))
-        found = after.get(words) or after.get(begun) or (after.get(tail) if len(tail) > 1 else None) or []
-        found = [one for one in found if words and (one.name != port.name or len(found) == 1)]
-        if len(found) > 1:
-            hint = f"Choose one: --state {named(port.name)}=OUTPUT."
-            names = listed(named(one.name) for one in found)
-            raise GraphError(f"{graph.path}: {len(found)} outputs could carry {named(port.name)}: {names}.", hint=hint)
-        if found:
-            yield Pair(port.name, found[0].name, "by their names")
+def _begun(name: str) -> tuple[str, ...]:
+    """Return the words without the number of a first value, `h0`, or of PyTorch's second value of a name, `h.1`."""
+    words = _words(name)
+    return words[:-1] or words if words[-1:] == ("0",) or re.search(r"\.\d+$", name) else words
 
 
-def _states(pairs: Sequence[Pair], inputs: Sequence[Port]) -> Sequence[Pair]:
-    """Return the pairs that are states; if they left nothing to read, `audio_in` and `audio_out` are the stream."""
-    carried = {pair.input for pair in pairs}
-    if len(pairs) < 2 or any(port.shape and port.name not in carried for port in inputs):
-        return pairs
-    return [pair for pair in pairs if STATE.search(pair.input.lower())] or pairs[1:]
+def _tail(name: str) -> tuple[str, ...]:
+    """Return the words without the container: of `past_key_values.layers.0.keys` as of `cache.layers.0.keys`."""
+    tail = _words(name.partition(".")[2])
+    return tail if any(map(str.isalpha, tail)) else _words(name)
 
 
-def _by_shape(graph: GraphFile, inputs: Sequence[Port], outputs: Sequence[Port]) -> Iterator[Pair]:
-    """Yield pairs of one type and shape, in order; the first input is what the graph reads if all find an output."""
-    groups: list[tuple[list[Port], list[Port]]] = []
-    for port in inputs:
-        if not port.shape:  # a scalar is a setting, and of an unknown shape nothing can be said
-            continue
-        group = next((group for group in groups if _same(group[0][0], port)), None)
-        if group is None:
-            groups.append(([port], [one for one in outputs if _same(port, one)]))
-        else:
-            group[0].append(port)
-    carried = [(before, after) for before, after in groups if after]
-    reads_first = sum(len(before) for before, _ in carried) == len(graph.inputs)
-    for group in carried:
-        skipped = (inputs[0], outputs[0]) if reads_first and group[0][0] is inputs[0] else ()
-        before, after = ([port for port in ports if not any(port is one for one in skipped)] for ports in group)
-        if not before:
-            continue
-        if len(before) != len(after):
-            names = listed(named(port.name) for port in before)
-            others = listed(named(port.name) for port in after) or "no output"
-            hint = "Say which output carries which input: --state INPUT=OUTPUT."
-            raise GraphError(
-                f"{graph.path}: by their shapes, {others} could carry {names}, and names do not decide.", hint=hint
-            )
-        single = len(before) == 1 and not reads_first
-        for old, new in zip(before, after, strict=True):
-            yield Pair(old.name, new.name, "by shape" if single else "by shape and position")
+def _by_name(graph: GraphFile, inputs: Sequence[Port], outputs: Sequence[Port]) -> list[Two]:
+    """Return inputs with the outputs whose names differ by nothing but words for before and after."""
+    found: list[Two] = []
+    for key in (_words, _begun, _tail):
+        after, claims = defaultdict[tuple[str, ...], list[Port]](list), defaultdict[str, list[Two]](list)
+        for port in _without(outputs, (two[1].name for two in found)):
+            after[(_tail if key is _tail else _words)(port.name)].append(port)
+        for port in _without(inputs, (two[0].name for two in found)):
+            same = after.get(key(port.name), [])
+            same = [one for one in same if one.name != port.name and not _carry_problem(port, one)] or same
+            if len(same) > 1:
+                raise _undecided(graph, [port], same)
+            for one in same:
+                claims[one.name].append((port, one))
+        for twos in claims.values():
+            clear = [two for two in twos if _is_state(two[0])] or twos
+            if len(clear) > 1:
+                raise _undecided(graph, [before for before, _ in clear], [clear[0][1]])
+            found += clear
+    return found
 
 
-def _same(before: Port, after: Port) -> bool:
-    """Return whether two ports have one type and shapes that carry, with a fixed axis of more than one in both."""
-    if before.shape is None or after.shape is None or _carry_problem(before, after):
-        return False
-    fixed = [old for old, new in zip(before.shape, after.shape, strict=True) if old == new and isinstance(old, int)]
-    return any(size != 1 for size in fixed)
+def _undecided(graph: GraphFile, inputs: Sequence[Port], outputs: Sequence[Port]) -> GraphError:
+    names, others = (listed(named(port.name) for port in ports) for ports in (inputs, outputs))
+    name = named(inputs[0].name)
+    hint = f"Say which one does: --state {name}=OUTPUT. If {name} is no state, say what it reads: --input {name}=VALUE."
+    what = f"{graph.path}: {counted(len(outputs), 'output')} could carry {names}: {others}."
+    return GraphError(what, hint=hint)
+
+
+def _is_state(port: Port) -> bool:
+    """Return whether an input's name says that it is a state."""
+    return bool(STATE.search(port.name.lower())) or not CHANGE.isdisjoint(_all_words(port.name))
+
+
+def _is_data(port: Port) -> bool:
+    """Return whether the name of an input or output says that it is read, or a result."""
+    name = port.name.lower()
+    return bool(PLAIN.fullmatch(name) or DATA.search(name)) and not STATE.search(name)
+
+
+def _is_through(before: Port, after: Port) -> bool:
+    """Return whether two ports of one name are the stream as it comes and goes, such as `audio_in` and `audio_out`."""
+    axes = zip(before.shape or (), after.shape or (), strict=False)
+    return bool(
+        DATA.search(before.name.lower())
+        or (_words(before.name) == ("x",) and CHANGE.isdisjoint(_all_words(after.name)))
+        or _carry_problem(before, after)
+        or any(old == new and is_stream(old) for old, new in axes)
+    )
+
+
+def _states(graph: GraphFile, alike: Sequence[Two], given: Mapping[str, str]) -> list[Two]:
+    """Return the pairs of names that are states, so that something is left to read, and a result."""
+    sure = [two for two in alike if _is_state(two[0])]
+    maybe = [two for two in alike if two not in sure and not _is_through(*two)]
+    states = [*sure, *maybe]
+    carried, made = ({*names, *(two[at].name for two in states)} for at, names in enumerate((given, given.values())))
+    reads = any(port.shape != () and port.name not in carried for port in graph.inputs)
+    returns = len(states) == 1 or any(port.name not in made for port in graph.outputs)
+    if not reads and (through := maybe or [two for two in sure if _is_through(*two)]):
+        states.remove(through[0])
+    elif maybe and not returns and CHANGE.isdisjoint(_all_words(maybe[0][1].name)):
+        states.remove(maybe[0])
+    return states
+
+
+def _by_shape(
+    graph: GraphFile, inputs: Sequence[Port], outputs: Sequence[Port], pairs: Sequence[Pair]
+) -> Iterator[Pair]:
+    """Yield pairs of one type and shape; the first input is what the graph reads if nothing else is.
+
+    Args:
+        pairs: those that were found before. Without any, position decides among several of one shape.
+    """
+    fits = {port.name: _fitting(graph, port, outputs) for port in inputs}
+    found = [port for port in inputs if fits[port.name]]
+    known = {*(port.name for port in found), *(pair.input for pair in pairs)}
+    free, why = fits, "by shape"
+    if found and not any(_is_read(port) and port.name not in known for port in graph.inputs):
+        stream = next((port for port in found if port.shape and not _is_state(port)), found[0])
+        found.remove(stream)
+        result = fits[stream.name][0].name
+        free = {name: _without(ports, [result]) for name, ports in fits.items()}
+        why = "by shape and position"
+    for port in found:
+        after = free[port.name]
+        rivals = [one for one in found if one is port or not {*after}.isdisjoint(free[one.name])]
+        place = rivals.index(port) if len(rivals) > 1 else 0
+        is_decided = len(rivals) == len(after) and (len(after) == 1 or not pairs)
+        if not (is_decided and _is_sized(port, after[place]) and not _is_data(after[place])):
+            raise _undecided(graph, rivals, after or fits[port.name])
+        yield Pair(port.name, after[place].name, why if len(rivals) == 1 else "by shape and position")
+
+
+def _is_read(port: Port) -> bool:
+    """Return whether an input may be the stream: no single number, unless its name says so, and no mask."""
+    is_one = port.shape is not None and all(axis == 1 for axis in port.shape)
+    return not re.search("mask|length", port.name.lower()) and (not is_one or (port.shape != () and _is_data(port)))
+
+
+def _fitting(graph: GraphFile, before: Port, outputs: Sequence[Port]) -> list[Port]:
+    """Return the outputs of an input's type and shape: of exactly the same shape, or those that can carry it."""
+    if before.shape is None or before.name in graph.vocabularies or _is_data(before):
+        return []
+    fits = [
+        port
+        for port in outputs
+        if port.shape is not None
+        and not _carry_problem(before, port)
+        and (_is_sized(before, port) or (before.shape == port.shape and before.dtype.kind == "f"))
+        and not any(map(is_stream, before.shape))
+    ]
+    fits = [port for port in fits if _plain(port) == _plain(before)] or fits
+    return [port for port in fits if not _is_data(port)] or (fits if _is_state(before) else [])
+
+
+def _plain(port: Port) -> list[int | str]:
+    return ["" if UNNAMED in str(axis) else axis for axis in port.shape or ()]
+
+
+def _is_sized(before: Port, after: Port) -> bool:
+    """Return whether a fixed axis of more than one number is the same in both."""
+    axes = zip(before.shape or (), after.shape or (), strict=True)
+    return any(old == new and isinstance(old, int) and old != 1 for old, new in axes)

@@ -16,7 +16,7 @@ from xlexport.array_files import read_arrays
 from xlexport.errors import GraphError
 from xlexport.graph_proof.graph_file import GraphFile, Port
 from xlexport.graph_proof.inputs import Source, make_source
-from xlexport.graph_proof.layout import UNNAMED, Layout, find_layouts
+from xlexport.graph_proof.layout import Layout, apart, find_layouts
 from xlexport.graph_proof.options import GraphOptions, parts_of
 from xlexport.graph_proof.pairs import find_pairs
 from xlexport.graph_proof.report import Pair
@@ -198,8 +198,10 @@ def open_walk(file: GraphFile, options: GraphOptions, folder: Path, others: Sequ
         hint = "If an output feeds an input, say so: --state INPUT=OUTPUT. Otherwise there is no state to prove."
         raise GraphError(f"{file.path}: no state found: {seen}.", hint=hint)
     carried = {pair.input for pair in pairs}
-    states = [port for port in file.inputs if port.name in carried]
     read = [port for port in file.inputs if port.name not in carried]
+    ports = [*file.inputs, *(port for port in file.optional if port.name in carried)]
+    file = replace(file, inputs=tuple(apart(port, read) if port.name in carried else port for port in ports))
+    states = [port for port in file.inputs if port.name in carried]
     results = tuple(port.name for port in file.outputs if port.name not in {pair.output for pair in pairs})
     failure = ""
     for layout in find_layouts(read, states):
@@ -213,7 +215,7 @@ def open_walk(file: GraphFile, options: GraphOptions, folder: Path, others: Sequ
             )
             try:
                 walk = _started(GraphWalk(file, session, pairs, sources, layout, results, length, {}), first)
-                if any(UNNAMED in axis for axis in layout.rows):  # a guess, which two rows can refute
+                if layout.is_guess:  # which two rows can refute
                     walk.read(0, 1, walk.first_state(2), (0, 1))
                 return walk
             except StepError as error:
@@ -226,7 +228,8 @@ def _check_streams(file: GraphFile, pairs: Sequence[Pair], states: Sequence[Port
     """Refuse an output that has the axis of the stream as the next value of a state that lacks it."""
     for pair, port in zip(pairs, states, strict=True):
         after = next(one.shape for one in file.outputs if one.name == pair.output)
-        if layout.stream is not None and layout.stream in (after or ()) and layout.stream not in (port.shape or ()):
+        axes = zip(port.shape or (), after or (), strict=False)
+        if any(new == layout.stream and isinstance(old, int) for old, new in axes):
             what = f"{file.path}: {named(pair.output)} cannot carry {port}: its axis {layout.stream} is the stream's."
             raise GraphError(what, hint="Give the right output: --state INPUT=OUTPUT.")
 
