@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import onnx
+from tests.graph_proof.broken import write_graph as write
 
 __all__ = ["ATTENTION", "BEFORE", "ENDLESS", "STACKED", "SUM", "TABLE", "write"]
 
@@ -37,9 +35,9 @@ ATTENTION = """
 (int64[batch, time] ids, int64[batch, total] attention_mask, int64[batch, time] position_ids,
  float[batch, past, 1] past_key_0)
 => (float[batch, time, 1] logits, float[batch, total, 1] present_key_0)
-<float[4, 1] table = {0.5, -1.0, 0.25, 2.0}, int64[1] last = {2}, int64 along = {1}, int64[1] axis = {1},
+<float[4, 1] values = {0.5, -1.0, 0.25, 2.0}, int64[1] last = {2}, int64 along = {1}, int64[1] axis = {1},
  int64[1] end = {4611686018427387904}, float small = {0.001}> {
-  x = Gather <axis = 0> (table, ids)
+  x = Gather <axis = 0> (values, ids)
   present_key_0 = Concat <axis = 1> (past_key_0, x)
   mask = Cast <to = 1> (attention_mask)
   wide = Unsqueeze(mask, last)
@@ -57,8 +55,8 @@ TABLE = """
 (float[1, 1] x, int64[1] place) => (float[1, 1] y, int64[1] new_place)
 <int64[1] one = {1}, int64[1] size = {300}, int64[1] columns = {1}, float[1] zero = {0}> {
   shape = Concat <axis = 0> (size, columns)
-  table = Expand(zero, shape)
-  row = Gather <axis = 0> (table, place)
+  rows = Expand(zero, shape)
+  row = Gather <axis = 0> (rows, place)
   y = Add(x, row)
   next = Add(place, one)
   new_place = Mod(next, size)
@@ -72,9 +70,3 @@ ENDLESS = """
   }>
   y = Add(x, hn)
 }"""
-
-
-def write(path: Path, text: str) -> Path:
-    """Write the graph of a text."""
-    onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> graph {text}'), path)
-    return path

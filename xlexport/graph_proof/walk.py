@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -220,7 +220,7 @@ def open_walk(file: GraphFile, options: GraphOptions, folder: Path, others: Sequ
                 return walk
             except StepError as error:
                 failure = failure or str(error)
-    hint = "Say what it reads: --input NAME=VALUE, --length N, or first states with --first FILE."
+    hint = "Say what it reads, --input NAME=VALUE or --length N, or give first states, --first FILE, or --state IN=OUT."
     raise GraphError(f"{file.path}: does not run: {failure}.", hint=hint)
 
 
@@ -258,39 +258,48 @@ def _started(walk: GraphWalk, given: State) -> GraphWalk:
     """Return the walk with first states, after two steps have shown that they carry and which of them grow.
 
     Raises:
-        GraphError: first states do not fit, or states change their shape from step to step.
-        StepError: the graph fails.
+        GraphError: first states do not fit.
+        StepError: the graph fails, or states change their shape from step to step.
     """
-    where, layout = walk.file.path, walk.layout
-    unknown = {axis for port in walk.states for axis in port.shape or () if isinstance(axis, str)} - layout.rows
-    for grows in [frozenset[str](), frozenset(unknown)] if unknown else [frozenset[str]()]:
+    none = frozenset[str]()
+    unknown = none.union(axis for port in walk.states for axis in port.shape or () if isinstance(axis, str))
+    unknown -= walk.layout.rows
+    trials, failure = [(unknown, unknown), (none, unknown), (none, none)], StepError()  # what begins empty, what grows
+    for empty, grows in trials:
         layout = replace(walk.layout, grows=grows)
-        first = {port.name: _first(walk, layout, port, given, 0 if grows else 1) for port in walk.states}
+        first = {port.name: _first(walk, port, given, empty) for port in walk.states}
         tried = replace(walk, layout=layout, first=first)
-        _, once = tried.read(0, 1, tried.first_state())
-        grown = {
-            axis
-            for port in walk.states
-            for at, axis in enumerate(port.shape or ())
-            if isinstance(axis, str) and axis in unknown and once[port.name].shape[at] > first[port.name].shape[at]
-        }
-        if grown == grows or not grown:
-            break
+        try:
+            once = tried.read(0, 1, tried.first_state())[1]
+            grown = _grown(tried, once)
+            if grown == grows:
+                tried.read(1, 2, once)
+                return tried
+        except StepError as error:
+            failure = failure if failure.args else error
+        else:
+            trials += [trial for trial in ((grown, grown), (none, grown)) if trial not in trials]
+    raise failure
+
+
+def _grown(walk: GraphWalk, once: State) -> frozenset[str]:
+    """Return the axes of states that have grown in a step; StepError if others have changed."""
+    grown = set[str]()
     for port in walk.states:
-        before, after = tried.first[port.name], once[port.name]
-        moved = {at for at, (a, b) in enumerate(zip(before.shape, after.shape, strict=False)) if a != b}
-        allowed = {at for at, axis in enumerate(port.shape or ()) if axis in tried.layout.grows}
-        if before.ndim != after.ndim or before.dtype != after.dtype or not moved <= allowed:
+        before, after = walk.first[port.name], once[port.name]
+        fits = before.ndim == after.ndim and before.dtype == after.dtype
+        for axis, old, new in zip(port.shape or (), before.shape, after.shape, strict=False):
+            fits = fits and (new == old or (new > old and isinstance(axis, str) and axis not in walk.layout.rows))
+            grown |= {str(axis)} if new > old else set()
+        if not fits:
             found, expected = (f"{one.dtype} {one.shape}" for one in (after, before))
-            what = f"{where}: after a step, {named(port.name)} is {found}, expected {expected}."
-            raise GraphError(what, hint="Give the pairs with --state INPUT=OUTPUT, or first states with --first FILE.")
-    tried.read(1, 2, once)
-    return tried
+            raise StepError(f"after a step, {named(port.name)} is {found}, expected {expected}")
+    return frozenset(grown)
 
 
-def _first(walk: GraphWalk, layout: Layout, port: Port, given: State, free: int) -> npt.NDArray[Any]:
-    """Return the first value of a state; free axes of zeros have the size `free`, that of rows has one."""
-    axes = [axis if isinstance(axis, int) else 1 if axis in layout.rows else free for axis in port.shape or ()]
+def _first(walk: GraphWalk, port: Port, given: State, empty: Collection[str]) -> npt.NDArray[Any]:
+    """Return the first value of a state; free axes of zeros have the size one, or none."""
+    axes = [axis if isinstance(axis, int) else 0 if axis in empty else 1 for axis in port.shape or ()]
     if port.name not in given:
         return np.zeros(axes, port.dtype)
     value = given[port.name]
