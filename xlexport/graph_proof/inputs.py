@@ -154,7 +154,7 @@ def make_source(
         GraphError: the text, the file or the size of the context does not fit the input.
     """
     axis = _stream_axis(port, layout)
-    free = axis is not None and (port.shape or ())[axis] == layout.stream
+    free = axis is not None and layout.place(port, (layout.stream,)) == axis
     size = length if free or axis is None else int((port.shape or ())[axis]) - context
     if context and (axis is None or size < 1):
         what = (
