@@ -19,6 +19,17 @@ from xlexport.graph_proof.run import run_proof
 
 CACHE = ATTENTION.replace("past, 4] past_0", "past, 4] past_key_0").replace("past_0)", "past_key_0)")
 CACHE = CACHE.replace("past_0,", "past_key_0,").replace("present_0", "present_key_0")
+GROUPED = """
+(float[batch, time, 8] x, int64[batch, total] attention_mask,
+ float[batch, 1, past, 8] past_key, float[batch, 1, past, 8] past_value)
+=> (float[batch, time, 8] y, float[batch, 1, total, 8] present_key, float[batch, 1, total, 8] present_value)
+<int64[1] last = {1}, int64[1] one = {1}, int64 at = {1}, float[8] scale = {1, 1, 1, 1, 1, 1, 1, 1}> {
+  normal = LayerNormalization(x, scale)  queries = MatMul(normal, wide_query)
+  seen = ReduceSum <keepdims = 0> (attention_mask, last)  before = Sub(seen, one)  lengths = Cast <to = 6> (before)
+  shape = Shape(attention_mask)  total_length = Gather(shape, at)  size = Cast <to = 6> (total_length)
+  y, present_key, present_value = com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1>
+    (queries, normal, normal, past_key, past_value, lengths, size)
+}"""
 
 
 def proved(path: Path, **options: Any) -> tuple[GraphReport, dict[str, Check]]:
@@ -89,3 +100,15 @@ def test_rows_that_only_the_input_has_free_are_none(tmp_path: Path) -> None:
     text = swapped(GRU, batch="1").replace("time, 1, 3] x", "time, batch, 3] x")
     report, checks = proved(write_graph(tmp_path / "graph.onnx", text))
     assert report.passed and checks["rows"].passed is None and checks["cuts"].passed, report.rows()
+
+
+def test_cache_of_onnx_runtime_begins_empty(tmp_path: Path) -> None:
+    """As onnxruntime-genai exports: lengths come from the mask, and a normalization is among the standard ones."""
+    path = write_graph(tmp_path / "graph.onnx", GROUPED)
+    model = onnx.load(path)
+    (node,) = (node for node in model.graph.node if node.op_type == "LayerNormalization")
+    node.op_type = "SimplifiedLayerNormalization"
+    onnx.save(model, path)
+    report, checks = proved(path)
+    assert report.passed and checks["cuts"].passed and checks["rows"].passed, report.rows()
+    assert "states of 50 steps" in checks["horizon"].detail
