@@ -77,22 +77,45 @@ def test_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
     assert "absent.onnx" in refusal(tmp_path / "absent.onnx")
 
 
-@pytest.mark.parametrize("location", ["../weights.bin", "link.bin", "{folder}/weights.bin", "absent.bin"])
-def test_weights_outside_the_folder_of_the_graph_are_refused(location: str, tmp_path: Path) -> None:
-    folder = tmp_path / "graph"
-    folder.mkdir()
+def external(folder: Path, location: str, weights: Path) -> Path:
+    """Write a graph whose weights are said to lie at `location`, and lie in `weights`."""
+    folder.mkdir(parents=True)
     path = write_graph(folder / "graph.onnx", GRU)
-    model = onnx.load(path)
-    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    (folder / "weights.bin").rename(tmp_path / "weights.bin")
-    (folder / "link.bin").symlink_to(tmp_path / "weights.bin")
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    (folder / "w.bin").rename(weights)
     model = onnx.load(path, load_external_data=False)
     for tensor in model.graph.initializer:
         for entry in tensor.external_data:
             if entry.key == "location":
-                entry.value = location.format(folder=tmp_path)
+                entry.value = location
     onnx.save(model, path)
-    assert location.format(folder=tmp_path) in refusal(path)
+    return path
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "link.bin", "{folder}/weights.bin", "absent.bin", "self.bin"])
+def test_weights_outside_the_folder_of_the_graph_are_refused(location: str, tmp_path: Path) -> None:
+    place = location.format(folder=tmp_path)
+    path = external(tmp_path / "graph", place, tmp_path / "weights.bin")
+    (path.parent / "link.bin").symlink_to(tmp_path / "weights.bin")
+    (path.parent / "self.bin").symlink_to("self.bin")
+    assert place in refusal(path)
+
+
+@pytest.mark.parametrize("folder", ["snapshots/0a1b/onnx", "snapshots/0a1b", "graph"])
+def test_weights_in_a_folder_below_or_in_the_cache_of_the_hub_are_read(folder: str, tmp_path: Path) -> None:
+    below = tmp_path / folder / "weights" / "w.bin"
+    path = external(tmp_path / folder, "weights/w.bin", below if folder == "graph" else tmp_path / "blobs" / "0123")
+    if folder != "graph":
+        below.parent.mkdir()
+        below.symlink_to(tmp_path / "blobs" / "0123")
+        path.rename(tmp_path / "blobs" / "4567")
+        path.symlink_to(tmp_path / "blobs" / "4567")
+    assert run_proof(path, None, GraphOptions(steps=20), tmp_path, no_progress).passed
+    if folder != "graph":
+        (tmp_path / "blobs" / "0123").rename(tmp_path / "0123")
+        (tmp_path / "blobs" / "0123").symlink_to(tmp_path / "0123")
+        assert "leads out" in refusal(path)
 
 
 @pytest.mark.full

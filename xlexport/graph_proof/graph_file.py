@@ -17,10 +17,10 @@ import numpy.typing as npt
 import onnx
 import onnx.inliner
 
-from xlexport.checkpoints.files import inside
-from xlexport.errors import CheckpointError, GraphError
+from xlexport.errors import GraphError
 from xlruntime.errors import BundleGraphError
 from xlruntime.graph_gate import GRAPH_LIMITS, FileRecord
+from xlruntime.hub_cache import BLOBS, SNAPSHOTS
 from xlruntime.limits import read_at_most
 from xlruntime.messages import first_line, named, near_path
 
@@ -66,12 +66,15 @@ class _ForeignRecord(FileRecord):
         return domain not in ("", ONNX_RUNTIME)
 
     def location_problem(self, location: str) -> str | None:
-        """Return what is wrong with a file of tensors: it must lie beside the graph, and be no link elsewhere."""
+        """Return what is wrong with a file of tensors: it must lie in the graph's folder or the hub's own cache."""
+        folder = Path(self.budget.name).absolute().parent
+        roots = [real := folder.resolve(), *(one.parent / BLOBS for one in real.parents if one.name == SNAPSHOTS)]
         try:
-            found = inside(Path(self.budget.name).absolute().parent, location).is_file()
-        except CheckpointError:
-            return "which leads out of the graph's folder"
-        return None if found else "which is not beside the graph"
+            found = (folder / location).resolve()
+            is_inside = not Path(location).is_absolute() and any(map(found.is_relative_to, roots))
+            return "which leads out of its folder" if not is_inside else None if found.is_file() else "which is missing"
+        except (OSError, RuntimeError, ValueError):  # a link to itself, or no name of a file
+            return "which cannot be read"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +22,7 @@ from xlexport.graph_proof.options import GraphOptions, parts_of
 from xlexport.graph_proof.pairs import find_pairs
 from xlexport.graph_proof.report import Pair
 from xlruntime.messages import first_line, listed, named
-from xlruntime.providers import import_onnxruntime, onnxruntime_errors, session_options
+from xlruntime.providers import add_linked_files, import_onnxruntime, onnxruntime_errors, session_options
 
 __all__ = ["GraphWalk", "State", "StepError", "open_graph", "open_walk", "reason_of"]
 
@@ -45,13 +46,15 @@ def open_graph(file: GraphFile) -> Any:
         GraphError: ONNX Runtime cannot load the graph.
         MemoryError: it needs too much memory.
     """
-    options = session_options(threads=1)
-    options.add_session_config_entry(WEIGHTS_FOLDER, str(file.path.absolute().parent))
+    options, folder = session_options(threads=1), file.path.absolute().parent
+    options.add_session_config_entry(WEIGHTS_FOLDER, str(folder))
     options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
-        return import_onnxruntime().InferenceSession(
-            file.content, sess_options=options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        with contextlib.ExitStack() as opened:
+            add_linked_files(options, folder, file.locations, opened)
+            return import_onnxruntime().InferenceSession(
+                file.content, sess_options=options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
     except onnxruntime_errors() as error:
         _raise_memory(error)
         what = f"{file.path}: ONNX Runtime cannot load it ({reason_of(error)})."

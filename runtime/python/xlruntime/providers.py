@@ -27,6 +27,7 @@ from .messages import first_line
 from .placement import RECORD_PLACEMENT, placed_nodes, require_placement
 
 __all__ = [
+    "add_linked_files",
     "device_value",
     "import_onnxruntime",
     "installed_wheels",
@@ -233,7 +234,7 @@ def open_session(
     options.add_session_config_entry("session.load_model_format", "ONNX")  # never ONNX Runtime's own format
     try:
         with contextlib.ExitStack() as opened:
-            _add_linked_files(options, path.parent, data_files, opened)
+            add_linked_files(options, path.parent, data_files, opened)
             session = ort.InferenceSession(content, sess_options=options, providers=providers, enable_fallback=0)
     except onnxruntime_errors() as error:
         reason = first_line(error)
@@ -253,12 +254,12 @@ def open_session(
     return session
 
 
-def _add_linked_files(options: Any, folder: Path, names: Iterable[str], opened: contextlib.ExitStack) -> None:
+def add_linked_files(options: Any, folder: Path, names: Iterable[str], opened: contextlib.ExitStack) -> None:
     """Map files that are links out of `folder`, as in the hub's cache: ONNX Runtime does not follow them."""
     real = folder.resolve()
     for name in names:
         place = (folder / name).resolve()
-        if place.parent != real and place.is_file() and place.stat().st_size:
+        if not place.is_relative_to(real) and place.is_file() and place.stat().st_size:
             file = opened.enter_context(place.open("rb"))
             content = opened.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             options.add_external_initializers_from_files_in_memory([name], [content], [len(content)])
