@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-__all__ = ["CASES", "CHAOS", "CHAOS_STEP", "GRU", "Case", "write_graph"]
+__all__ = ["CASES", "CHAOS", "CHAOS_STEP", "GRU", "UNUSUAL", "Case", "write_graph"]
 
 WEIGHTS = {
     "W": (1, 12, 3), "R": (1, 12, 4), "B": (1, 24), "again_W": (1, 12, 4), "lstm_W": (1, 16, 3), "lstm_R": (1, 16, 4),
-    "taps": (3, 3, 3), "table": (100, 4), "query": (4, 4), "wide_query": (8, 8),
+    "taps": (3, 3, 3), "table": (100, 4), "long_table": (500, 4), "query": (4, 4), "wide_query": (8, 8),
     "wild_W": (1, 64, 3), "wild_R": (1, 64, 64),
 }  # fmt: skip
 
@@ -111,6 +111,21 @@ SUM = """
   y = Mul(x, wide)
 }"""
 HALF_SUM = re.sub(r"float(\[batch, 4\] \w*memory)", r"float16\1", SUM).replace("<to = 1> (sum)", "<to = 10> (sum)")
+SMALL = CONVOLUTION.replace("y = Conv(joined, taps)", "wide = Conv(joined, taps)  y = Mul(wide, small)").replace(
+    "int64[1] start", "float small = {0.000001}, int64[1] start"
+)
+LONG_RING = POSITIONS.replace("rows = {100}", "rows = {500}").replace("last = {99}", "last = {499}")
+LONG_RING = LONG_RING.replace("Gather(table", "Gather(long_table")
+LAYER = "  a{0} = Add(t{0}, cached_{0})  t{1} = Mul(a{0}, half)  new_cached_{0} = Neg(t{1})"
+MANY = f"""
+(float[1, 4] x, {", ".join(f"float[1, 4] cached_{at}" for at in range(70))})
+=> (float[1, 4] t70, {", ".join(f"float[1, 4] new_cached_{at}" for at in range(70))}) <float half = {{0.5}}> {{
+  t0 = Identity(x)
+{"".join(LAYER.format(at, at + 1) for at in range(70))}
+}}"""
+DYNAMIC = GRU.replace("all, hn", "q, s, z = DynamicQuantizeLinear(x)  d = DequantizeLinear(q, s, z)  all, hn").replace(
+    "(x, W", "(d, W"
+)
 
 
 @dataclass(frozen=True)
@@ -188,6 +203,80 @@ CASES = {
     "counter is a float32": Case(POSITIONS, FLOATING, ("range", "horizon"), "ticks"),
     "state grows without end (mlcommons/inference#689)": Case(SUM, (("{0.9}", "{1}"),), ("range",), "memory"),
     "float16 state overflows (mlcommons/inference#689)": Case(HALF_SUM, (("{0.9}", "{1}"),), ("range",), "memory"),
+    "results of a millionth": Case(
+        SMALL, (("{-2}", "{-3}"), ("{9223372036854775807}", "{-1}")), ("cuts",), "y, step 1"),
+    "call that crosses the end of a long ring is cut short": Case(
+        LONG_RING, (("steps, position)", "steps, begin)"), ("row = Mod(positions, rows)", "row = Min(positions, last)"),
+               ("positions =", "begin = Mod(position, rows)  positions =")), ("cuts",), "y, step 500"),
+    "one of 70 states is never read": Case(MANY, (("(t65, cached_65)", "(t65, t65)"),), ("state read",), "^cached_65 "),
+    "state begins anew in each step": Case(
+        GRU, (("all, hn =", "all, lost ="), ("  y =", "  hn = Sub(h, h)  y =")), ("state written",), "hn"),
+    "int8 with a state that long segments forget": Case(
+        DYNAMIC, (("all, hn =", SINGLE), (", , h)", ", , first)")), ("cuts",)),
+}
+
+HEARD = """(float[1, 4] x, float[1, 4] h, STATE) => (float[1, 4] y, float[1, 4] hn, NEW)
+<float half = {0.5}, float high = {5}, bool[1] yes = {1}, int64[1] one = {1}, int64[1] cap = {12000000}> {
+  kept = Mul(h, half)  hn = Add(kept, x)  BODY
+}"""
+CROSS = """(float[batch, 1, 4] x, float[batch, past, 4] own, float[batch, 6, 4] encoder)
+=> (float[batch, 1, 4] y, float[batch, total, 4] new_own, float[batch, 6, 4] new_encoder) {
+  new_own = Concat <axis = 1> (own, x)  places = Transpose <perm = [0, 2, 1]> (new_own)  scores = MatMul(x, places)
+  weights = Softmax <axis = -1> (scores)  heard = MatMul(weights, new_own)
+  others = Transpose <perm = [0, 2, 1]> (encoder)  more = MatMul(heard, others)  shares = Softmax <axis = -1> (more)
+  read = MatMul(shares, encoder)  y = Add(read, heard)  new_encoder = Identity(encoder)
+}"""
+CHANNEL = """(float[1, 4] x, float[1, 3, 4] cache) => (float[1, 4] y, float[1, 3, 4] new_cache)
+<int64[1] one = {1}, float[1, 3, 1] gain = {0.5, 0, 0.5}> {
+  wide = Unsqueeze(x, one)  sum = Add(cache, wide)  new_cache = Mul(sum, gain)
+  y = ReduceSum <keepdims = 0> (new_cache, one)
+}"""
+WITHIN = """(float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] hn)
+<int64 n = {3}, bool yes = {1}, float half = {0.5}> {
+  kept = Mul(h, half)  hn = Add(kept, x)
+  z = Loop (n, yes, x) <body = again (int64 i, bool on, float[1, 4] old) => (bool go_on, float[1, 4] new) {
+    go_on = Identity(on)  new = Tanh(old)
+  }>
+  y = Add(hn, z)
+}"""
+MEAN = "long = Squeeze(all, one)  y = ReduceMean <keepdims = 0> (long, none)"
+POOLED = GRU.replace("y = Squeeze(all, one)", MEAN).replace("float[time, batch, 4] y", "float[batch, 4] y")
+
+
+def heard(state: str, after: str, body: str) -> str:
+    return HEARD.replace("STATE", state).replace("NEW", after).replace("BODY", body)
+
+
+# Right graphs that look wrong: their text, the check that says why they are not, and its words.
+UNUSUAL = {
+    "flag": (heard("bool[1] begun", "bool[1] new_begun", "new_begun = Identity(yes)  y = Where(begun, hn, x)"),
+             "state written", "new_begun: a flag"),
+    "latch": (heard("int64[1] seen", "int64[1] new_seen",
+                    "most = ReduceMax <keepdims = 0> (x)  is_loud = Greater(most, high)  loud = Cast <to = 7> (is_loud)"
+                    "  new_seen = Max(seen, loud)  more = Cast <to = 1> (new_seen)  y = Add(hn, more)"),
+              "state written", "new_seen: no step"),
+    "cache of an encoder": (CROSS, "state written", "new_encoder: passed through"),
+    "dead channel": (CHANNEL, "state written", r"new_cache\[:, 1\]: the same"),
+    "quiet state": (heard("float[1, 4] rest", "float[1, 4] new_rest",
+                          "all = Add(hn, rest)  more = Sub(all, high)  new_rest = Relu(more)  y = Add(hn, new_rest)"),
+                    "state written", "new_rest: the same"),
+    "counter with a bound": (heard("int64[1] seen", "int64[1] new_seen",
+                                   "next = Add(seen, one)  new_seen = Min(next, cap)  place = Cast <to = 1> (new_seen)"
+                                   "  turn = Cos(place)  y = Add(hn, turn)"), "horizon", "to a bound"),
+    "loop within a step": (WITHIN, "recurrence", "right within a step"),
+    "mean of a call": (POOLED, "cuts", "y pools"),
+    "largest of a call": (POOLED.replace("ReduceMean", "ReduceMax"), "cuts", "y pools"),
+    "sum of a call": (POOLED.replace("ReduceMean", "ReduceSum"), "cuts", "y pools"),
+    "dynamic int8": (DYNAMIC, "cuts", "ranges of int8"),
+    "result of all rows": (SUM.replace("float[batch, 4] y,", "float[batch, 4] y, float energy,").replace(
+        "y = Mul", "energy = ReduceMean <keepdims = 0> (x)  y = Mul"), "rows", "energy has no axis"),
+    "slow average": (SUM.replace("{0.9}", "{0.9999}"), "range", "has an end"),
+    "sum with a bound": (SUM.replace("{0.9}", "{1}").replace("sum = Add(kept, added)", "all = Add(kept, added)"
+                         "  sum = Clip(all, low, high)").replace("<float", "<float low = {0}, float high = {1e8}, "
+                         "float"), "range", "has an end"),
+    "steps that sum what is random": (
+        SUM.replace("{0.9}", "{1}").replace("kept = Mul(wide, keep)", "now = Sign(x)  open = Abs(now)"
+                                            "  kept = Mul(wide, open)"), "range", "zeros shrink it"),
 }
 # fmt: on
 

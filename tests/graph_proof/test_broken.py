@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.graph_proof.broken import CASES, CHAOS, CHAOS_STEP, GRU, write_graph
+from tests.graph_proof.broken import CASES, CHAOS, CHAOS_STEP, GRU, UNUSUAL, write_graph
 from xlexport import GraphOptions
 from xlexport.graph_proof.report import GraphReport
 from xlexport.graph_proof.run import run_proof
@@ -19,7 +19,7 @@ STEPS = 1000
 
 def prove(path: Path, other: Path | None = None, **options: Any) -> GraphReport:
     """Return the report of a proof in this process, which starts sooner."""
-    chosen = GraphOptions(steps=STEPS, **options)
+    chosen = GraphOptions(**{"steps": STEPS, **options})
     return run_proof(path, None if other is None else str(other), chosen, path.parent, lambda done, of: None)
 
 
@@ -34,6 +34,14 @@ def test_mistake_is_found_and_the_right_graph_passes(name: str, tmp_path: Path) 
     found = failed.keys() & set(case.checks)
     assert found and all(re.search(case.pattern, failed[check]) for check in found), wrong.rows()
     assert not wrong.passed
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_right_graph_that_looks_wrong_passes_with_the_reason(name: str, tmp_path: Path) -> None:
+    text, check, words = UNUSUAL[name]
+    report = prove(write_graph(tmp_path / "right.onnx", text))
+    (found,) = (one for one in report.checks if one.name == check)
+    assert report.passed and re.search(words, found.detail), report.rows()
 
 
 def test_free_axes_need_no_names(tmp_path: Path) -> None:

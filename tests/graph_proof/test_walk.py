@@ -12,8 +12,11 @@ import pytest
 from tests.graph_proof.graphs import ATTENTION, BEFORE, STACKED, SUM, TABLE, write
 from xlexport import GraphOptions
 from xlexport.errors import GraphError, TrustError
+from xlexport.graph_proof.checks import check_state_read, read_baseline
+from xlexport.graph_proof.graph_file import read_graph_file
 from xlexport.graph_proof.report import Check, GraphReport
 from xlexport.graph_proof.run import run_proof
+from xlexport.graph_proof.walk import open_walk
 
 MODULE = """
 import numpy as np, torch
@@ -136,3 +139,45 @@ def test_other_graph_that_fails_is_the_one_that_fails(tmp_path: Path) -> None:
     report, checks = prove(write(tmp_path / "ring.onnx", TABLE), str(other), steps=400)
     assert report.steps == 400 and checks["horizon"].passed is not False, report.rows()
     assert checks["other"].passed is False and str(checks["other"].place).startswith("step 300, where the other graph")
+
+
+ACCUMULATOR = """
+(float[1, 4] x, float[1, 4] memory) => (float[1, 4] y, float[1, 4] new_memory) <float keep = {0.9}> {
+  kept = Mul(memory, keep)
+  size = Abs(x)
+  new_memory = Add(kept, size)
+  y = Mul(x, memory)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "passed"),
+    [
+        ("0.9", "0.9", True),
+        ("0.9", "0.9999", True),
+        ("Add(kept, size)", "Max(memory, size)", True),
+        ("0.9", "1", False),
+    ],
+)
+def test_loud_end_of_a_file_is_no_growth_without_end(old: str, new: str, passed: bool, tmp_path: Path) -> None:
+    loudness = np.concatenate([np.full(200, 1e-3), np.linspace(0.1, 1, 200)])
+    np.save(tmp_path / "loud.npy", np.random.default_rng(0).uniform(-1, 1, (400, 1, 4)) * loudness[:, None, None])
+    path = write(tmp_path / "memory.onnx", ACCUMULATOR.replace(old, new))
+    check = prove(path, input=("x=loud.npy",), steps=400)[1]["range"]
+    assert check.passed is passed and "memory still grows" in check.detail, check
+
+
+def test_types_of_both_graphs_count_in_either_order(tmp_path: Path) -> None:
+    text = ACCUMULATOR.replace("float keep", "float[1] part").replace("kept =", "keep = Cast <to = 1> (part)  kept =")
+    half = text.replace("float[1, 4]", "float16[1, 4]").replace("to = 1>", "to = 10>")
+    for one, two, passed in ((text, half, True), (text, half.replace("{0.9}", "{0.8}"), False)):
+        paths = [write(tmp_path / f"{at}.onnx", graph) for at, graph in enumerate((one, two))]
+        checks = [prove(paths[at], str(paths[1 - at]))[1]["other"] for at in range(2)]
+        assert [check.passed for check in checks] == [passed, passed], checks
+
+
+def test_states_that_are_left_are_named_if_the_time_is_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "memory.onnx", ACCUMULATOR)
+    walk = open_walk(read_graph_file(path), GraphOptions(), tmp_path)
+    check = check_state_read(read_baseline(walk, 20), seconds=0.0)
+    assert check.passed is None and "not all tried, as 0 s were over: memory" in check.detail

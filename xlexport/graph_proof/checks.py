@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator, Mapping
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.graph_proof.compare import Deviation, difference, largest, moving_axis, tolerance_of
+from xlexport.graph_proof.compare import Deviation, Scales, moving_axis, rounding_of, worst
 from xlexport.graph_proof.graph_file import Port, Recurrence
 from xlexport.graph_proof.report import Check
 from xlexport.graph_proof.walk import GraphWalk, State, StepError, reason_of
@@ -20,11 +22,10 @@ from xlruntime.providers import onnxruntime_errors, owned_value
 
 __all__ = [
     "Baseline",
+    "Results",
+    "check_again",
     "check_buffers",
-    "check_cuts",
-    "check_fresh",
     "check_recurrences",
-    "check_repeat",
     "check_rows",
     "check_save",
     "check_state_read",
@@ -33,15 +34,18 @@ __all__ = [
 ]
 
 LONGEST = 256  # steps of the document of all short checks
-WARM = 16  # steps before a state is changed
+WARM = (16, 8, 4, 2, 1)  # steps before a state is changed or saved, the most that half the document has
+SOON = 4  # steps in which most states show
 ROWS = 3
 HUGE = 1e6  # by which a state is changed that shows no effect otherwise: weights near zero hide it
+SMALL = 16  # numbers of a state that may be a flag or a counter
 CPU = Device("cpu")
-ONE_LENGTH = "steps overlap, and a call reads one of them"
 FAINT = 1e-4  # a difference up to which rounding may grow in the document of the short checks
 FEWEST = 4  # steps of that document, however fast rounding grows
 LAYERS = 8  # the most that a state may stack
-PIECES = (7, 3)  # steps a call, besides one
+DYNAMIC = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
+QUANTA = 25 / 255  # what the ranges of int8 activations may change, if they depend on the call
+READ_ONLY = re.compile(r"(?<![a-z])(enc|cross|static|const|prefix|prompt)")  # names of what steps only read
 Results = list[dict[str, npt.NDArray[Any]]]
 
 
@@ -50,15 +54,18 @@ class Baseline:
     """A short document, read step by step: what all short checks compare with.
 
     Attributes:
-        results: of each step; states: after each step.
-        tolerance: the difference that rounding explains.
+        results: of each step.
+        warm: after how many steps `middle` is the state; 0: there is one step only.
+        last: the states in the end.
         is_chaotic: whether the document ends early, because later results depend on the last digits.
     """
 
     walk: GraphWalk
     results: Results
-    states: list[State]
-    tolerance: float
+    warm: int
+    middle: State
+    last: State
+    scales: Scales
     is_chaotic: bool
 
     @property
@@ -67,34 +74,37 @@ class Baseline:
         return len(self.results)
 
     def judged(self, name: str, results: Results, state: State, detail: str) -> Check:
-        """Return the check of another run of the document, step by step."""
-        apart = largest(results, self.results, self.tolerance)
-        return self.verdict(name, self.worst(apart, self.apart(state, self.states[-1])), detail)
+        """Return the check of another run of the document, step by step, to its end."""
+        start = self.steps - len(results)
+        pairs = enumerate(zip(results, self.results[start:], strict=True), start)
+        apart = [self.scales.compare(one, two, f"step {at}") for at, (one, two) in pairs]
+        return self.verdict(name, worst([*apart, self.scales.compare(state, self.last, "at the end")]), detail)
 
-    def apart(self, found: State, expected: State) -> Deviation:
-        """Return the largest difference of the last states of two runs."""
-        apart = largest([found], [expected], self.tolerance)
-        return Deviation(apart.value, apart.place and apart.place.replace("step 0", "at the end"))
+    @property
+    def across(self) -> float:
+        """What calls with other numbers in them may differ by: the ranges of dynamic int8 depend on the call."""
+        return QUANTA if DYNAMIC & self.walk.file.operators else 0.0
 
-    def worst(self, *found: Deviation) -> Deviation:
-        """Return the first difference that rounding does not explain, or the largest."""
-        beyond = (apart for apart in found if not apart.value <= self.tolerance)
-        return next(beyond, max(found, key=lambda apart: apart.value))
-
-    def verdict(self, name: str, apart: Deviation, detail: str) -> Check:
-        """Return the check of a largest difference."""
-        passed = apart.value <= self.tolerance
-        return Check(name, passed, detail, None if passed else apart.place, apart.value)
+    def verdict(self, name: str, apart: Deviation, detail: str, across: bool = False) -> Check:
+        """Return the check of a largest difference; `across`: of calls with other numbers in them."""
+        note = f"; up to {QUANTA:.2f} is allowed, as each call has its own ranges of int8"
+        detail += note if across and self.across else ""
+        return Check(name, apart.passed, detail, None if apart.passed else apart.place, apart.value)
 
 
-def read_baseline(walk: GraphWalk, steps: int) -> Baseline:
-    """Return the document of the short checks, of at most `steps` steps; errors as `GraphWalk.run`."""
+def read_baseline(walk: GraphWalk, steps: int, types: Iterable[np.dtype[Any]] = ()) -> Baseline:
+    """Return the document of the short checks, of at most `steps` steps; errors as `GraphWalk.run`.
+
+    Args:
+        types: of another graph, whose digits count, too, if they are fewer.
+    """
     steps = int(min(steps, LONGEST, walk.steps))
-    results, states, state = Results(), list[State](), walk.first_state()
-    moved, shaken, is_chaotic = walk.first_state(), Results(), False
+    kept, results, state, moved = dict[int, State](), Results(), walk.first_state(), walk.first_state()
+    digits = max((float(np.finfo(one).eps) for one in types if one.kind == "f"), default=0.0)
+    scales, is_chaotic = Scales(rounding_of([*walk.file.types, *types])), False
     generator = np.random.default_rng(0)
     for at in range(steps):
-        feeds = walk.feeds(at, at + 1, state)
+        feeds, before = walk.feeds(at, at + 1, state), state
         try:
             outputs, state = walk.run(feeds)
         except StepError:  # the long walk says so, if the beginning is long enough to check the rest
@@ -102,116 +112,46 @@ def read_baseline(walk: GraphWalk, steps: int) -> Baseline:
                 raise
             break
         results.append({name: outputs[name] for name in walk.observed})
-        states.append(state)
-        if not walk.layout.grows:
-            outputs, moved = walk.run(_shaken({**feeds, **moved}, generator))
-            shaken.append({name: outputs[name] for name in walk.observed})
-            real = {name: value for name, value in results[-1].items() if value.dtype.kind == "f"}
-            if is_chaotic := at + 1 >= FEWEST and largest(shaken[-1:], [real], np.inf).value > FAINT:
-                break
-    sensitivity = largest(shaken, results[: len(shaken)], np.inf).value
-    dtypes = [port.dtype for port in (*walk.file.inputs, *walk.file.outputs)]
-    return Baseline(walk, results, states, tolerance_of(dtypes, sensitivity), is_chaotic)
+        kept |= {at + 1: state} if at + 1 in WARM else {}
+        scales.learn(before, state)
+        scales.learn(results[-2] if at else {name: np.zeros_like(one) for name, one in results[0].items()}, results[-1])
+        outputs, moved = walk.run(_shaken({**feeds, **moved}, generator, digits))
+        scales.shake(moved, state)
+        apart = scales.shake({name: outputs[name] for name in walk.observed}, results[-1])
+        is_chaotic = at + 1 >= FEWEST and apart > max(FAINT, scales.rounding) and not DYNAMIC & walk.file.operators
+        if is_chaotic:
+            break
+    warm = next((at for at in WARM if 2 * at <= len(results)), 0)
+    return Baseline(walk, results, warm, kept[warm] if warm else walk.first_state(), state, scales, is_chaotic)
 
 
-def _shaken(feeds: Mapping[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-    """Return inputs whose last binary digits have changed."""
-    signs = (generator.integers(-1, 2, value.shape) for value in feeds.values())
-    return {
-        name: np.asarray(value * (1 + np.finfo(value.dtype).eps * sign), value.dtype)
-        if value.dtype.kind == "f"
-        else value
-        for (name, value), sign in zip(feeds.items(), signs, strict=True)
-    }
+def _shaken(feeds: Mapping[str, Any], generator: np.random.Generator, digits: float) -> dict[str, Any]:
+    """Return inputs whose last binary digits have changed, or those of a type with fewer digits."""
+    shaken = dict(feeds)
+    for name, value in feeds.items():
+        if value.dtype.kind == "f":
+            part = max(float(np.finfo(value.dtype).eps), digits) * generator.integers(-1, 2, value.shape)
+            with np.errstate(over="ignore", invalid="ignore"):  # an infinite state fails elsewhere
+                shaken[name] = np.asarray(value + value * part, value.dtype)
+    return shaken
 
 
-def check_fresh(base: Baseline) -> Check:
-    """Return whether the document has the same results again, such as after a long walk."""
-    results, state = base.walk.along(0, base.steps)
-    return base.judged("fresh", results, state, "the short document again, after the long walk")
-
-
-def check_cuts(base: Baseline, contexts: bool) -> Check:
-    """Return whether one call that reads many steps has the results of many calls; `contexts`: steps overlap."""
-    walk, steps, length = base.walk, base.steps, base.walk.length
-    if walk.layout.stream is None or steps < 2:
-        return Check("cuts", None, "one step only" if steps < 2 else "a step has a fixed size: no free axis")
-    hint = "" if contexts else "; if steps overlap, give --context, and --length if the graph takes one only"
-    try:
-        two = walk.read(0, 2, walk.first_state())[0]
-    except StepError as error:
-        if contexts:
-            return Check("cuts", None, ONE_LENGTH)
-        what = f"it takes {length} along its free axis, and fails at {2 * length}{hint} ({error})"
-        return Check("cuts", False, what, f"axis {walk.layout.stream}")
-    axes = {name: moving_axis(base.results[0][name], two[name]) for name in walk.observed}
-    if contexts and all(axis is None for axis in axes.values()):
-        return Check("cuts", None, ONE_LENGTH)
-    most = _most(base)
-    wholes, last = walk.along(0, most, by=most)
-    whole, worst = wholes[0], Deviation()
-    for by in (1, *(by for by in PIECES if by < most)):
-        parts, state = walk.along(0, most, by=by)
-        worst = base.worst(worst, _joined(base, parts, whole, axes, by), base.apart(state, last))
-        if not worst.value <= base.tolerance:
-            detail = f"one call of {most * length} against calls of {by * length}{hint}"
-            return Check("cuts", False, detail, worst.place, worst.value)
-    return base.verdict("cuts", worst, f"one call of {most * length} against calls of {length} and others")
-
-
-def _most(base: Baseline) -> int:
-    """Return how many steps one call reads: all of the document, or as many as the graph takes."""
-    most = base.steps
-    while most > 2:
-        try:
-            base.walk.read(0, most, base.walk.first_state())
-            return most
-        except (StepError, MemoryError):
-            most //= 2
-    return 2
-
-
-def _joined(
-    base: Baseline, parts: Results, whole: Mapping[str, npt.NDArray[Any]], axes: Mapping[str, int | None], by: int
-) -> Deviation:
-    """Return how far pieces of `by` steps, put together, are from the whole."""
-    worst = Deviation()
-    for name, axis in axes.items():
-        if axis is None:  # one result a call: of the last one
-            worst = base.worst(worst, Deviation(difference(parts[-1][name], whole[name]), f"{named(name)}, last call"))
-            continue
-        total, at = whole[name].shape[axis], 0
-        sizes = [part[name].shape[axis] for part in parts]
-        if sum(sizes) < total:
-            return Deviation(np.inf, f"{named(name)}: {sum(sizes)} results, and {total} in one call")
-        extra = (sum(sizes) - total) // max(1, len(sizes) - 1)  # of the context
-        for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
-            kept = size - (extra if number else 0)
-            values = np.take(part[name], range(size - kept, size), axis)
-            expected = np.take(whole[name], range(at, min(at + kept, total)), axis)
-            worst = base.worst(worst, Deviation(difference(values, expected), f"{named(name)}, step {number * by}"))
-            at += kept
-    return worst
-
-
-def check_repeat(base: Baseline) -> Check:
-    """Return whether two runs of the document agree."""
-    results, state = base.walk.along(0, base.steps)
-    return base.judged("repeat", results, state, f"{base.steps} steps twice")
+def check_again(base: Baseline, name: str, detail: str) -> Check:
+    """Return whether the document has the same results again."""
+    return base.judged(name, *base.walk.along(0, base.steps), detail)
 
 
 def check_save(base: Baseline) -> Check:
     """Return whether states continue after they were written to bytes, in a new session."""
-    half = base.steps // 2
-    if not half:
+    if not base.warm:
         return Check("save", None, "one step only")
-    state, saved = base.states[half - 1], io.BytesIO()
-    np.savez(saved, allow_pickle=False, **{f"state{at}": value for at, value in enumerate(state.values())})
+    saved = io.BytesIO()
+    np.savez(saved, allow_pickle=False, **{f"state{at}": value for at, value in enumerate(base.middle.values())})
     with np.load(io.BytesIO(saved.getvalue()), allow_pickle=False) as arrays:
-        restored = {name: arrays[f"state{at}"] for at, name in enumerate(state)}
-    results, state = base.walk.reopened().along(half, base.steps, restored)
-    detail = f"saved after {half} steps ({len(saved.getvalue()):,} bytes), restored in a new session"
-    return base.judged("save", [*base.results[:half], *results], state, detail)
+        restored = {name: arrays[f"state{at}"] for at, name in enumerate(base.middle)}
+    results, state = base.walk.reopened().along(base.warm, base.steps, restored)
+    detail = f"saved after {base.warm} steps ({len(saved.getvalue()):,} bytes), restored in a new session"
+    return base.judged("save", results, state, detail)
 
 
 def check_buffers(base: Baseline) -> Check:
@@ -246,65 +186,169 @@ def check_buffers(base: Baseline) -> Check:
     return check if check.passed else replace(check, passed=None, detail=differs)
 
 
-def check_state_written(base: Baseline) -> Check:
-    """Return whether each state changes, as numbers that an input or constant only passes through do not."""
-    walk = base.walk
-    before = [walk.first_state(), *base.states[:-1]]
-    wrong = {}
-    for pair, port in zip(walk.pairs, walk.states, strict=True):
-        for part, index in _parts(walk, port):
-            old, new = ([state[pair.input][index] for state in states] for states in (before, base.states))
-            if all(difference(one, two) == 0 for one, two in zip(old, new, strict=True)):
-                wrong[f"{named(pair.output)}{part}"] = "its input, unchanged"
-            elif base.steps > 1 and all(difference(one, new[0]) == 0 for one in new):
-                wrong[f"{named(pair.output)}{part}"] = "the same numbers after each step"
-    if wrong:
-        detail = listed(f"{name}: {what}" for name, what in wrong.items())
-        return Check("state written", False, detail, f"{next(iter(wrong))}, step 0", len(wrong))
-    return Check("state written", True, f"each of {len(walk.pairs)} changes from step to step", value=len(walk.pairs))
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A state, or a part of it that a layer may carry; `text` follows its name."""
+
+    port: Port
+    output: str
+    index: tuple[Any, ...]
+    text: str = ""
+
+    @property
+    def before(self) -> str:
+        """Its name as an input."""
+        return f"{named(self.port.name)}{self.text}"
+
+    @property
+    def after(self) -> str:
+        """Its name as an output."""
+        return f"{named(self.output)}{self.text}"
+
+    def same(self, one: State, two: State) -> bool:
+        """Return whether two states have the same numbers in it."""
+        old, new = (state[self.port.name][self.index] for state in (one, two))
+        return np.array_equal(old, new, equal_nan=new.dtype.kind == "f")
 
 
-def check_state_read(base: Baseline) -> Check:
-    """Return whether each state, if it is changed after some steps, changes the results that follow."""
-    walk = base.walk
-    warm = min(WARM, base.steps // 2)
-    if not warm:
-        return Check("state read", None, "one step only")
-    start = base.states[warm - 1]
-    silent, faint, least = [], [], Deviation(np.inf)
-    for port, (part, index) in ((one, part) for one in walk.states for part in _parts(walk, one)):
-        changed = ({**start, port.name: value} for value in _others(base, port, start, index))
-        effects = enumerate(_effect(base, warm, state) for state in changed)
-        at, effect = next(((at, one) for at, one in effects if one.value > 0), (0, None))
-        if effect is None:
-            silent.append(f"{named(port.name)}{part}")
-            continue
-        faint += [f"{named(port.name)}{part}"] if at else []
-        least = min(least, effect, key=lambda one: one.value)
-    if silent:
-        detail = f"changing {listed(silent)} after {warm} steps changes no result of the next {base.steps - warm}"
-        return Check("state read", False, detail, silent[0], 0.0)
-    note = f"; {listed(faint)} only by numbers of {HUGE:g}" if faint else ""
-    detail = f"forgetting a state after {warm} steps changes what follows{note}"
-    return Check("state read", True, detail, least.place, least.value)
-
-
-def _parts(walk: GraphWalk, port: Port) -> list[tuple[str, tuple[Any, ...]]]:
-    """Return the parts of a state that a layer each may carry, such as two of [2, batch, 128], as text and index.
+def _parts(walk: GraphWalk) -> list[_Part]:
+    """Return the parts of states that a layer each may carry, such as two of [2, batch, 128].
 
     The axis of layers comes before that of rows, and is short: a channel of a longer one may be constant.
     """
-    shape, rows = port.shape or (), walk.layout.place(port, walk.layout.rows)
-    for at, size in enumerate(shape[:-1] if rows is None else shape[:rows]):
-        if isinstance(size, int) and 1 < size <= LAYERS and len(shape) > 2:
-            return [(f"[{':, ' * at}{layer}]", (*[slice(None)] * at, layer)) for layer in range(size)]
-    return [("", (...,))]
+    found = []
+    for pair, port in zip(walk.pairs, walk.states, strict=True):
+        shape, rows = port.shape or (), walk.layout.place(port, walk.layout.rows)
+        axes = enumerate(shape[:-1] if rows is None else shape[:rows])
+        at = next((at for at, size in axes if isinstance(size, int) and 1 < size <= LAYERS and len(shape) > 2), None)
+        if at is None:
+            found.append(_Part(port, pair.output, (...,)))
+            continue
+        for layer in range(int(shape[at])):
+            found.append(_Part(port, pair.output, (*[slice(None)] * at, layer), f"[{':, ' * at}{layer}]"))
+    return found
+
+
+def check_state_written(base: Baseline) -> Check:
+    """Return whether each state changes, or why it need not: some are flags, or hold what steps only read."""
+    walk, parts = base.walk, _parts(base.walk)
+    state = once = walk.first_state()
+    unchanged, constant = set(parts), set(parts)
+    for at in range(base.steps):
+        before, (_, state) = state, walk.read(at, at + 1, state)
+        once = once if at else state
+        unchanged = {part for part in unchanged if part.same(before, state)}
+        constant = {part for part in constant if part.same(once, state)}
+        if at and not unchanged | constant:
+            break
+    still = [part for part in parts if part in unchanged or (part in constant and base.steps > 1)]
+    changed = [part for part in parts if part not in still]
+    wrong, notes = list[str](), list[str]()
+    for part in still:
+        if state[part.port.name].size:
+            is_wrong, why = _unwritten(base, part, part in unchanged, [one.port for one in changed])
+            (wrong if is_wrong else notes).append(f"{part.after}: {why}")
+    if wrong:
+        return Check("state written", False, "; ".join(wrong), f"{wrong[0].rpartition(': ')[0]}, step 0", len(wrong))
+    detail = "; ".join([f"{len(changed)} of {len(parts)} change from step to step", *notes])
+    return Check("state written", True if changed else None, detail, value=len(changed))
+
+
+def _unwritten(base: Baseline, part: _Part, is_unchanged: bool, changed: Collection[Port]) -> tuple[bool, str]:
+    """Return whether it is wrong that a part of a state stays the same, and why.
+
+    Args:
+        is_unchanged: it is its input; otherwise the first step changes it.
+        changed: the states that change.
+    """
+    walk, port = base.walk, part.port
+    first = walk.first_state()
+    *_, other = _others(base, port, first, part.index)
+    other_state = {**first, port.name: other}
+    feeds = walk.feeds(0, 1, other_state)
+    heard = [one.port for one in walk.sources if one.axis is not None and one.port.dtype.kind == "f"]
+    loud = {one.name: feeds[one.name] * one.dtype.type(min(HUGE, np.finfo(one.dtype).max / 8)) for one in heard}
+    try:
+        passes = is_unchanged and part.same(other_state, walk.run(feeds)[1])
+        wakes = not part.same(base.last, walk.run({**feeds, **loud})[1])
+    except StepError:
+        passes, wakes = False, True
+    if not passes:
+        if not is_unchanged and first[port.name].size <= SMALL:
+            return False, "a flag that the first step sets"
+        if wakes or port in changed:
+            return False, "the same numbers in this document"
+        return True, "the same numbers whatever it reads"
+    begun, read = (walk.file.reached(names) for names in ([port.name], [one.port.name for one in walk.sources]))
+    if part.output in read and port not in changed:
+        return False, "no step of this document changes what it holds"
+    is_alike = any((one.dtype, one.shape) == (port.dtype, port.shape) for one in changed)
+    if (
+        not changed
+        or port in changed
+        or any(name in begun for one in walk.file.recurrences for name in one.start)
+        or (is_alike and not READ_ONLY.search(f"{port.name} {part.output}".lower()))
+    ):
+        return True, "its input, unchanged"
+    return False, "passed through, as what steps only read"
+
+
+def check_state_read(base: Baseline, seconds: float) -> Check:
+    """Return whether each state, if it is changed after some steps, changes the results that follow.
+
+    Args:
+        seconds: after which the states that are left are not tried.
+    """
+    walk, warm, until = base.walk, base.warm, time.monotonic() + seconds
+    if not warm:
+        return Check("state read", None, "one step only")
+    parts, untried = _parts(walk), dict[_Part, None]()
+    silent = parts
+    for stop in (warm + SOON, base.steps):  # most states show at once, so that those that need longer come last
+        for number in range(2):
+            for part in silent:
+                if time.monotonic() > until:
+                    untried[part] = None
+                    continue
+                value = list(_others(base, part.port, base.middle, part.index))[number]
+                if _changes(base, {**base.middle, part.port.name: value}, min(stop, base.steps)):
+                    silent = [one for one in silent if one is not part]
+    heard, notes = [part for part in parts if part not in silent], list[str]()
+    if untried:
+        names = listed(part.before for part in untried)
+        notes.append(f"; not all tried, as {seconds:.0f} s were over: {names}; allow more, --set seconds=N")
+    silent = [part for part in silent if part not in untried]
+    alive = [part.port for part in heard]
+    for reason, explained in (
+        ("too short to be seen in results: give more with --first", [one for one in silent if _is_short(base, one)]),
+        (
+            "dead, as it stays the same",
+            [one for one in silent if one.port in alive and one.same(base.middle, base.last)],
+        ),
+    ):
+        if explained:
+            notes.append(f"; {listed(part.before for part in explained)}: {reason}")
+            silent = [part for part in silent if part not in explained]
+    note = "".join(notes)
+    if silent:
+        names = listed(part.before for part in silent)
+        detail = f"changing {names} after {warm} steps changes no result of the next {base.steps - warm}{note}"
+        return Check("state read", False, detail, silent[0].before, 0.0)
+    detail = f"changing each of {len(heard)} after {warm} steps changes what follows{note}"
+    return Check("state read", True if heard else None, detail, value=len(heard))
+
+
+def _is_short(base: Baseline, part: _Part) -> bool:
+    """Return whether a state has at most one number along a free axis: attention to a single place is always 1."""
+    axes = zip(part.port.shape or (), base.middle[part.port.name].shape, strict=False)
+    return any(isinstance(axis, str) and axis not in base.walk.layout.rows and size < 2 for axis, size in axes)
 
 
 def _others(base: Baseline, port: Port, state: State, index: tuple[Any, ...]) -> Iterator[npt.NDArray[Any]]:
     """Yield a state with other values in a part of it: forgotten ones, then very large ones."""
     value, first = state[port.name], base.walk.first_state()[port.name]
-    forgotten = first if first.shape == value.shape and difference(first[index], value[index]) else np.zeros_like(value)
+    is_new = first.shape == value.shape and not np.array_equal(first[index], value[index])
+    forgotten = first if is_new else np.zeros_like(value)
     if value.dtype.kind in "iub":
         other = ~value if value.dtype.kind == "b" else value + value.dtype.type(1)
     else:
@@ -317,13 +361,17 @@ def _others(base: Baseline, port: Port, state: State, index: tuple[Any, ...]) ->
         yield changed
 
 
-def _effect(base: Baseline, start: int, state: State) -> Deviation:
-    """Return the largest change of the results from step `start` on; an error of the graph is one, too."""
-    try:
-        results, _ = base.walk.along(start, base.steps, state)
-    except StepError:
-        return Deviation(np.inf, f"step {start}")
-    return largest(results, base.results[start:], np.inf)
+def _changes(base: Baseline, state: State, stop: int) -> bool:
+    """Return whether another state in the middle changes a result before step `stop`; an error is a change, too."""
+    for step in range(base.warm, stop):
+        try:
+            outputs, state = base.walk.read(step, step + 1, state)
+        except StepError:
+            return True
+        for name, value in base.results[step].items():
+            if not np.array_equal(outputs[name], value, equal_nan=value.dtype.kind == "f"):
+                return True
+    return False
 
 
 def check_rows(base: Baseline) -> Check:
@@ -336,23 +384,24 @@ def check_rows(base: Baseline) -> Check:
         together, last = walk.along(0, base.steps, rows=tuple(range(ROWS)))
     except StepError as error:  # states without the axis are of one row
         return Check("rows", False if carried else None, f"it fails with {ROWS} rows: {error}")
-    worst = Deviation()
+    axes = {name: moving_axis(base.results[0][name], together[0][name]) for name in walk.observed}
+    rowless = [named(name) for name, axis in axes.items() if axis is None]
+    apart = []
     for row in range(ROWS):
-        alone, state = (base.results, base.states[-1]) if row == 0 else walk.along(0, base.steps, rows=(row,))
-        for name in walk.observed:
-            axis = moving_axis(alone[0][name], together[0][name])
-            if axis is None:
-                detail = f"{named(name)} has shape {together[0][name].shape} for {ROWS} rows"
-                return Check("rows", False, detail, named(name))
-            picked = [{name: np.take(one[name], [row], axis)} for one in together]
-            apart = largest(picked, [{name: one[name]} for one in alone], base.tolerance)
-            worst = base.worst(worst, Deviation(apart.value, f"row {row}, {apart.place}"))
-        for port in walk.states:
-            axis = walk.layout.place(port, walk.layout.rows)
-            if axis is not None:
-                apart = Deviation(difference(np.take(last[port.name], [row], axis), state[port.name]), named(port.name))
-                worst = base.worst(worst, Deviation(apart.value, f"row {row}, {apart.place}"))
-    return base.verdict("rows", worst, f"{ROWS} rows together against each alone, {base.steps} steps")
+        alone, state = (base.results, base.last) if row == 0 else walk.along(0, base.steps, rows=(row,))
+        for step, (one, all_rows) in enumerate(zip(alone, together, strict=True)):
+            picked = {name: np.take(all_rows[name], [row], axis) for name, axis in axes.items() if axis is not None}
+            expected = {name: one[name] for name in picked}
+            apart.append(base.scales.compare(picked, expected, f"row {row}, step {step}", base.across))
+        places = {port.name: walk.layout.place(port, walk.layout.rows) for port in walk.states}
+        picked = {name: np.take(last[name], [row], axis) for name, axis in places.items() if axis is not None}
+        expected = {name: state[name] for name in picked}
+        apart.append(base.scales.compare(picked, expected, f"row {row}, at the end", base.across))
+    note = f"; {listed(rowless)} has no axis of rows" if rowless else ""
+    detail = f"{ROWS} rows together against each alone, {base.steps} steps{note}"
+    if len(rowless) == len(axes) and not carried:
+        return Check("rows", None, f"{listed(rowless)} has no axis of rows")
+    return base.verdict("rows", worst(apart), detail, across=True)
 
 
 def _begins(one: Recurrence, carried: Collection[str]) -> bool:
@@ -374,15 +423,12 @@ def check_recurrences(walk: GraphWalk, cuts: Check) -> Check:
         return Check("recurrence", True, f"{len(found)} of {len(found)} begin with a carried state", value=len(found))
     seen = listed(f"{one.operator} {named(one.name)}" for one in anew)
     if cuts.passed:
-        return Check(
-            "recurrence", True, f"{seen} begin anew in each call, but any cut has the same results", value=len(anew)
-        )
+        detail = f"{seen} begin anew in each call, but any cut has the same results"
+        return Check("recurrence", True, detail, value=len(anew))
+    if walk.pairs and all(one.operator in ("Scan", "Loop") for one in anew):
+        detail = f"{seen} begin anew in each call, which is right within a step and wrong along the stream"
+        return Check("recurrence", None, detail, value=len(anew))
     if walk.pairs and cuts.passed is None and all(one.backwards for one in anew):
         return Check("recurrence", None, f"{seen} read in both directions, so only within a step", value=len(anew))
-    return Check(
-        "recurrence",
-        False,
-        f"{len(anew)} of {len(found)} begin anew in each call: {seen}",
-        named(anew[0].name),
-        len(anew),
-    )
+    detail = f"{len(anew)} of {len(found)} begin anew in each call: {seen}"
+    return Check("recurrence", False, detail, named(anew[0].name), len(anew))

@@ -1,9 +1,9 @@
-"""Measure how far two runs of a graph are apart."""
+"""Measure how far two runs of a graph are apart: each tensor by its own scale."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,66 +11,118 @@ import numpy.typing as npt
 
 from xlruntime.messages import named
 
-__all__ = ["Deviation", "difference", "largest", "moving_axis", "tolerance_of"]
+__all__ = ["Deviation", "Scales", "moving_axis", "rounding_of", "worst"]
 
 Values = Mapping[str, npt.NDArray[Any]]
 EXACT = 1e-5
-"""Of results of about 1 in float32: sums in another order differ by 1e-6 in the files that were tried."""
+"""Of the largest result in float32: sums in another order differ by 1e-6 in the files that were tried."""
 LOWER = 20.0  # roundings, each of half the last digit, of types with fewer digits than float32
 MOST = 1e-2  # however much a graph amplifies rounding
+TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """The largest difference of two runs, as a part of the largest value or of 1, and where it is."""
+    """The largest difference of two runs.
+
+    Attributes:
+        value: as a part of the largest value of the tensor; of whole numbers, the difference itself.
+        place: where it is.
+        share: the difference over the one that rounding explains.
+    """
 
     value: float = 0.0
     place: str | None = None
+    share: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether rounding explains it."""
+        return self.share <= 1
 
 
-def tolerance_of(dtypes: Sequence[np.dtype[Any]], sensitivity: float) -> float:
-    """Return the difference that rounding explains.
+def worst(found: Iterable[Deviation]) -> Deviation:
+    """Return the largest of some differences, at the first place that rounding does not explain, if one is."""
+    first, largest = None, Deviation()
+    for one in found:
+        first = first or (None if one.passed else one.place)
+        largest = max(largest, one, key=lambda two: two.share)
+    return replace(largest, place=first or largest.place)
 
-    Args:
-        dtypes: of inputs and outputs; the one with the fewest digits counts.
-        sensitivity: the difference of results if the last digit of all inputs changes.
-    """
+
+def rounding_of(dtypes: Iterable[np.dtype[Any]]) -> float:
+    """Return the difference that rounding explains, by the type with the fewest digits."""
     digits = [float(np.finfo(dtype).eps) for dtype in dtypes if dtype.kind == "f"]
-    rounding = max((LOWER * eps for eps in digits if eps > np.finfo(np.float32).eps), default=EXACT)
-    return max(rounding, min(10 * sensitivity, MOST))
+    return max((LOWER * eps for eps in digits if eps > np.finfo(np.float32).eps), default=EXACT)
 
 
-def difference(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
-    """Return how far two arrays are apart; infinity if their shapes differ, or only one has a number at a place."""
-    if found.shape != expected.shape:
-        return float("inf")
-    if not expected.size:
-        return 0.0
-    if expected.dtype.kind in "iub":
-        return float(np.max(np.abs(found.astype(np.float64) - expected.astype(np.float64))))
-    one, two = found.astype(np.float64), expected.astype(np.float64)
-    equal = (one == two) | (np.isnan(one) & np.isnan(two))
-    if equal.all():
-        return 0.0
-    with np.errstate(invalid="ignore"):
-        apart = np.where(equal, 0.0, np.abs(one - two))
-        scale = max(1.0, float(np.max(np.abs(two), where=np.isfinite(two) & ~equal, initial=0.0)))
-    worst = float(np.max(apart))
-    return worst / scale if np.isfinite(worst) else float("inf")
+@dataclass
+class Scales:
+    """How large the values of each tensor are, and how far apart rounding may put two runs of it.
 
+    Attributes:
+        rounding: the part of a value that rounding explains.
+        largest: values that two runs had in common up to rounding, by the names of the tensors. What is the same to the
+            last digit does not count, as a mask of -1e9.
+        shaken: the largest difference of a tensor if the last digits of all inputs change.
+    """
 
-def largest(found: Sequence[Values], expected: Sequence[Values], limit: float) -> Deviation:
-    """Return the largest difference of two runs, call by call; its place is the first beyond `limit`, if one is."""
-    worst, first = Deviation(), None
-    for at, (one, two) in enumerate(zip(found, expected, strict=True)):
-        for name, values in two.items():
-            apart = difference(one[name], values)
-            place = f"{named(name)}, step {at}"
-            if not apart <= limit and first is None:
-                first = place
-            if apart > worst.value:
-                worst = Deviation(apart, place)
-    return Deviation(worst.value, first or worst.place)
+    rounding: float
+    largest: dict[str, float] = field(default_factory=dict)
+    shaken: dict[str, float] = field(default_factory=dict)
+
+    def tolerance(self, name: str) -> float:
+        """Return the part of the largest value of a tensor that may differ."""
+        sensitivity = self.shaken.get(name, 0.0) / max(self.largest.get(name, 0.0), TINY)
+        return max(self.rounding, min(10 * sensitivity, MOST))
+
+    def compare(self, found: Values, expected: Values, place: str, least: float = 0.0) -> Deviation:
+        """Return the difference of arrays by name; infinity if shapes differ, or only one has a number at a place.
+
+        Args:
+            least: the part of the largest value that may differ in any case.
+        """
+        return worst(
+            self._apart(name, found[name], two, f"{named(name)}, {place}", least) for name, two in expected.items()
+        )
+
+    def _apart(
+        self, name: str, one: npt.NDArray[Any], two: npt.NDArray[Any], place: str, least: float = 0.0
+    ) -> Deviation:
+        if one.shape != two.shape:
+            return Deviation(np.inf, place, np.inf)
+        is_whole = two.dtype.kind in "iub"
+        one, two = one.astype(np.float64), two.astype(np.float64)
+        differs = (one != two) & ~(np.isnan(one) & np.isnan(two))
+        if not differs.any():
+            return Deviation()
+        one, two = one[differs], two[differs]
+        if not (np.isfinite(one).all() and np.isfinite(two).all()):
+            return Deviation(np.inf, place, np.inf)
+        apart = float(np.max(np.abs(one - two)))
+        if is_whole:
+            return Deviation(apart, place, np.inf)
+        self.largest[name] = max(self.largest.get(name, TINY), float(np.max(np.abs(two))))
+        value = apart / max(self.largest[name], float(np.max(np.abs(one))))
+        return Deviation(value, place, value / max(least, self.tolerance(name)))
+
+    def learn(self, before: Values, after: Values) -> None:
+        """Learn how large values are that change from step to step."""
+        for name, two in after.items():
+            if two.dtype.kind == "f" and before[name].shape == two.shape:
+                moved = np.abs(two[before[name] != two])
+                most = float(np.max(moved, where=np.isfinite(moved), initial=TINY))
+                self.largest[name] = max(self.largest.get(name, TINY), most)
+
+    def shake(self, found: Values, expected: Values) -> float:
+        """Learn from results of inputs whose last digits changed, and return their largest difference."""
+        apart = 0.0
+        for name, two in expected.items():
+            value = self._apart(name, found[name], two, "").value if two.dtype.kind == "f" else 0.0
+            if np.isfinite(value) and value:
+                apart = max(apart, value)
+                self.shaken[name] = max(self.shaken.get(name, 0.0), value * self.largest[name])
+        return apart
 
 
 def moving_axis(one: npt.NDArray[Any], more: npt.NDArray[Any]) -> int | None:

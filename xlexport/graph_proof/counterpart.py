@@ -31,22 +31,37 @@ class OtherGraph:
 
     Attributes:
         walk: the other graph; only its session, states and layout are used.
-        of: the graph that is proved.
-        names: the results of the other graph by those of `of`.
+        inputs: the inputs of the graph that is proved by those of the other; names: its results by those of the other.
     """
 
     def __init__(self, walk: GraphWalk, of: GraphWalk) -> None:
-        self.walk, self.of = walk, of
+        self.walk = walk
         self.inputs = _by_name_or_place(walk, of)
         self.names = matched(walk, of)
         self.state: State = walk.first_state()
 
     def step(self, feeds: Arrays) -> dict[str, npt.NDArray[Any]]:
         """Return the results of the next step, by the names of the graph's results."""
-        outputs, self.state = self._call([feeds])
+        outputs, self.state = self._call([feeds], self.state)
         return {name: outputs[other] for name, other in self.names.items()}
 
-    def _call(self, steps: Sequence[Arrays]) -> tuple[dict[str, npt.NDArray[Any]], State]:
+    def together(self, steps: Sequence[Arrays]) -> list[dict[str, npt.NDArray[Any]]]:
+        """Return the results of each step of a document that one call reads from the first state.
+
+        Raises:
+            StepError: the other graph does not read several steps at once, or has no result for each.
+        """
+        one, whole = (self._call(part, self.walk.first_state())[0] for part in (steps[:1], steps))
+        found = [dict[str, npt.NDArray[Any]]() for _ in steps]
+        for name, other in self.names.items():
+            axis = moving_axis(one[other], whole[other])
+            if axis is None or whole[other].shape[axis] % len(steps):
+                raise StepError(f"{named(name)} has no result for each step")
+            for results, part in zip(found, np.split(whole[other], len(steps), axis), strict=True):
+                results[name] = part
+        return found
+
+    def _call(self, steps: Sequence[Arrays], state: State) -> tuple[dict[str, npt.NDArray[Any]], State]:
         """Return outputs and states of one call that reads several steps."""
         feeds: dict[str, npt.NDArray[Any]] = {}
         for source in self.walk.sources:
@@ -54,32 +69,10 @@ class OtherGraph:
             if name is None:  # a setting that only the other graph has
                 feeds[port.name] = source.values(self.walk.layout, (0,), 0, len(steps), self.walk.length, 0)
                 continue
-            parts = [_fitted(self.walk, port, one[name], self.walk.past(self.state)) for one in steps]
+            parts = [_fitted(self.walk, port, one[name]) for one in steps]
             axis = self.walk.layout.place(port, (self.walk.layout.stream,))
             feeds[port.name] = parts[0] if len(parts) == 1 or axis is None else np.concatenate(parts, axis)
-        return self.walk.run({**feeds, **self.state})
-
-    def block(self, steps: Sequence[Arrays]) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Yield the results of each step of a document that one call reads from the first state.
-
-        Raises:
-            StepError: the other graph does not read several steps at once, or has no result for each.
-        """
-        self.state = self.walk.first_state()
-        one = self._call(steps[:1])[0]
-        whole = self._call(steps)[0]
-        axes = {name: moving_axis(one[other], whole[other]) for name, other in self.names.items()}
-        for name, axis in axes.items():
-            if axis is None or whole[self.names[name]].shape[axis] % len(steps):
-                raise StepError(f"{named(name)} has no result for each step")
-        split = {name: np.split(whole[self.names[name]], len(steps), axis or 0) for name, axis in axes.items()}
-        for at in range(len(steps)):
-            yield {name: parts[at] for name, parts in split.items()}
-
-    def shared_states(self) -> list[str]:
-        """Return the states that both graphs have by one name in one shape."""
-        first = self.of.first
-        return [name for name, value in self.state.items() if name in first and first[name].shape == value.shape]
+        return self.walk.run({**feeds, **state})
 
 
 def _by_name_or_place(walk: GraphWalk, of: GraphWalk) -> dict[str, str]:
@@ -110,7 +103,7 @@ def matched(walk: GraphWalk, of: GraphWalk) -> dict[str, str]:
     raise GraphError(what, hint="Give graphs with the same results.")
 
 
-def _fitted(walk: GraphWalk, port: Port, value: npt.NDArray[Any], past: int) -> npt.NDArray[Any]:
+def _fitted(walk: GraphWalk, port: Port, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return what the graph read in the shape that the other graph reads.
 
     Raises:
@@ -152,10 +145,6 @@ class OtherModule:
         values = {port.name: value for port, value in zip(ports, outputs, strict=True)}
         self.state = {pair.input: values[pair.output] for pair in self.of.pairs}
         return {name: values[name] for name in self.of.observed}
-
-    def shared_states(self) -> list[str]:
-        """Return the states: a module has those of the graph."""
-        return list(self.state)
 
     def _call(self, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         """Return the arrays that the module returns; a module of PyTorch gets tensors, other code gets arrays."""

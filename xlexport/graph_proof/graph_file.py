@@ -126,6 +126,7 @@ class GraphFile:
         vocabularies: number of rows of the table that an input of ids selects from, by the name of the input.
         optional: inputs that the graph itself has values for: `defaults`, by name.
         locations: the files that hold its weights.
+        operators: names of all operators; types: of inputs, outputs and casts.
     """
 
     path: Path
@@ -138,6 +139,8 @@ class GraphFile:
     optional: tuple[Port, ...] = ()
     defaults: Mapping[str, onnx.TensorProto] = field(default_factory=dict)
     locations: frozenset[str] = frozenset()
+    operators: frozenset[str] = frozenset()
+    types: frozenset[np.dtype[Any]] = frozenset()
 
     def first(self, name: str) -> npt.NDArray[Any] | None:
         """Return the graph's own value of an input, or None."""
@@ -194,12 +197,19 @@ def _described(path: Path, content: bytes, model: onnx.ModelProto, locations: fr
     constants = {*weights, *(one.values.name for one in graph.sparse_initializer)}
     can_replace = model.ir_version >= 4  # before, each constant had to be an input, too
     defaults = {value.name: weights[value.name] for value in graph.input if can_replace and value.name in weights}
+    inputs = tuple(_port(path, value) for value in graph.input if value.name not in constants)
+    outputs = tuple(_port(path, value) for value in graph.output)
+    nodes = [node for node, _ in _all_nodes(graph)]
+    casts = {one.i for node in nodes if node.op_type == "Cast" for one in node.attribute if one.name == "to"} & FLOATS
     return GraphFile(
         path=path,
         content=content,
-        inputs=tuple(_port(path, value) for value in graph.input if value.name not in constants),
-        outputs=tuple(_port(path, value) for value in graph.output),
+        inputs=inputs,
+        outputs=outputs,
         nodes=tuple(_flow(graph)),
+        operators=frozenset(node.op_type for node in nodes),
+        types=frozenset(port.dtype for port in (*inputs, *outputs))
+        | {np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)) for kind in casts},
         recurrences=tuple(_recurrences(graph)),
         vocabularies=_vocabularies(graph),
         optional=tuple(_port(path, value) for value in graph.input if value.name in defaults),

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from xlexport.callbacks import Progress
-from xlexport.graph_proof.checks import Baseline
-from xlexport.graph_proof.compare import Deviation, difference
+from xlexport.graph_proof.checks import SMALL, Baseline
+from xlexport.graph_proof.compare import Deviation, worst
 from xlexport.graph_proof.counterpart import OtherGraph, OtherModule
+from xlexport.graph_proof.cuts import Cuts
+from xlexport.graph_proof.graph_file import Port
 from xlexport.graph_proof.report import Check
 from xlexport.graph_proof.walk import GraphWalk, State, StepError
 from xlruntime.messages import listed, named
 
 __all__ = ["LongWalk", "check_horizon", "check_other", "check_range", "walk_long"]
 
-FLOAT16 = 65_504.0
+FLOAT16, FLOAT32 = 65_504.0, float(1 << 24)
 HORIZONS = (1 << 20, (1 << 24) + 1, (1 << 31) + 7)
 AFTER = 8  # steps that follow a counter that was set
 SHOWN = 100  # steps between two marks of progress
 LEAST = 40  # steps from which growth can be told
 BLOCK = 64  # steps that the other graph reads in one call
-SMALL = 16  # numbers of a state that may be a counter
+LARGER = (8.0, 64.0, 512.0, 4096.0)  # times its value: at each, a state that forgets shrinks
+FORGOTTEN = 256  # steps in which it does
 
 
 @dataclass
@@ -39,7 +42,8 @@ class LongWalk:
         reach: the largest absolute value of each state so far, after each step.
         counters: states that grow by the same amount in each step, with the amount.
         broken: the first place that is no finite number.
-        apart: the largest difference from the other graph; early, late: in the first and the last hundred steps.
+        apart: the largest difference from the other graph.
+        fed: what it read first, step by step.
         last: the states in the end.
     """
 
@@ -50,15 +54,25 @@ class LongWalk:
     counters: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     broken: str | None = None
     apart: Deviation = field(default_factory=Deviation)
-    early: float = 0.0
-    late: list[float] = field(default_factory=list)
+    fed: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list)
     last: State = field(default_factory=dict)
 
 
 def walk_long(
-    base: Baseline, steps: int, seconds: float, other: OtherGraph | OtherModule | None, progress: Progress
+    base: Baseline,
+    cuts: Cuts,
+    steps: int,
+    seconds: float,
+    joint: Baseline,
+    other: OtherGraph | OtherModule | None,
+    progress: Progress,
 ) -> LongWalk:
-    """Walk `steps` steps from the first state, or as many as `seconds` and the files of inputs allow."""
+    """Walk `steps` steps from the first state, or as many as `seconds` and the files of inputs allow.
+
+    Args:
+        cuts: takes the steps, too.
+        joint: what the other graph is compared by.
+    """
     walk, seen = base.walk, LongWalk()
     steps = int(min(steps, walk.steps))
     until, state = time.monotonic() + seconds, walk.first_state()
@@ -81,19 +95,22 @@ def walk_long(
         ):
             seen.broken = f"{named(bad[0])}, step {step}"
         deltas = _still_counting(deltas, state, after)
-        if other is not None and not (base.is_chaotic and step >= base.steps):
-            _compare(seen, base, other, step, feeds, outputs)
+        cuts.add(step, state, outputs, after)
+        if other is not None and not (joint.is_chaotic and step >= joint.steps) and np.isfinite(seen.apart.share):
+            read = {source.port.name: feeds[source.port.name] for source in walk.sources}
+            seen.fed += [read] if step < min(BLOCK, joint.steps) else []
+            try:
+                seen.apart = worst((seen.apart, _apart(joint, other.step(read), outputs, f"step {step}")))
+            except StepError as error:
+                seen.apart = Deviation(np.inf, f"step {step}, where the other graph fails: {error}", np.inf)
         state, seen.steps = after, step + 1
         if seen.steps % SHOWN == 0:
             progress(seen.steps, steps)
         if time.monotonic() > until:
             seen.stopped = f" (the time for them was over after {seconds:.0f} s)"
             break
+    cuts.again()
     seen.counters, seen.last = deltas or {}, state
-    if other is not None and not base.is_chaotic and seen.failure is None and seen.apart.value <= base.tolerance:
-        for name in other.shared_states():
-            apart = difference(other.state[name], state[name])
-            seen.apart = base.worst(seen.apart, Deviation(apart, f"{named(name)}, after step {seen.steps - 1}"))
     return seen
 
 
@@ -126,110 +143,116 @@ def _still_counting(
     return found
 
 
-def _compare(
-    seen: LongWalk,
-    base: Baseline,
-    other: OtherGraph | OtherModule,
-    step: int,
-    feeds: Mapping[str, Any],
-    outputs: Mapping[str, npt.NDArray[Any]],
-) -> None:
-    """Record how far the other graph is apart in one step."""
-    read = {source.port.name: feeds[source.port.name] for source in base.walk.sources}
-    now = 0.0
-    if math.isinf(seen.apart.value):  # it has failed, or has other shapes
-        return
-    try:
-        results = other.step(read)
-    except StepError as error:
-        seen.apart = Deviation(math.inf, f"step {step}, where the other graph fails: {error}")
-        return
-    for name, value in results.items():
-        apart = _apart(value, outputs[name])
-        now = max(now, apart)
-        if apart > seen.apart.value:
-            first = seen.apart.place if seen.apart.value > base.tolerance else f"{named(name)}, step {step}"
-            seen.apart = Deviation(apart, first)
-    if step < 100:
-        seen.early = max(seen.early, now)
-    seen.late = [*seen.late[-99:], now]
-
-
-def _apart(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
+def _apart(
+    joint: Baseline,
+    found: Mapping[str, npt.NDArray[Any]],
+    expected: Mapping[str, npt.NDArray[Any]],
+    place: str,
+    least: float = 0.0,
+) -> Deviation:
     """Return how far results are apart that may differ in axes of size one."""
-    return difference(found.reshape(-1), expected.reshape(-1))
+    pairs = {name: (value.reshape(-1), expected[name].reshape(-1)) for name, value in found.items()}
+    one, two = ({name: pair[at] for name, pair in pairs.items()} for at in range(2))
+    return joint.scales.compare(one, two, place, least)
 
 
-def check_other(base: Baseline, seen: LongWalk, other: OtherGraph | OtherModule | None) -> Check:
+def check_other(joint: Baseline, seen: LongWalk, other: OtherGraph | OtherModule | None) -> Check:
     """Return whether another graph has the same results, step by step and in one call."""
     if other is None:
         return Check("other", None, "no other graph or module given")
-    late = max(seen.late, default=0.0)
-    steps_compared = f"{base.steps} steps, after which rounding decides" if base.is_chaotic else f"{seen.steps:,} steps"
-    detail = f"{steps_compared}; first hundred {seen.early:.1e}, last hundred {late:.1e}"
-    check = base.verdict("other", seen.apart, detail)
+    chaotic = f"{joint.steps} steps, after which rounding decides"
+    detail = chaotic if joint.is_chaotic else f"{seen.steps:,} steps"
+    check = joint.verdict("other", seen.apart, detail)
     if check.passed is False or not isinstance(other, OtherGraph) or other.walk.layout.stream is None:
         return check
-    walk, count = base.walk, min(BLOCK, base.steps)
-    if any(source.context for source in walk.sources) and other.walk.layout.stream == walk.layout.stream:
+    if joint.walk.layout.stream == other.walk.layout.stream and any(one.context for one in joint.walk.sources):
         return check
-    state: State = walk.first_state()
-    steps, worst = [], seen.apart
-    for at in range(count):
-        feeds = walk.feeds(at, at + 1, state)
-        state = base.states[at]
-        steps.append({source.port.name: feeds[source.port.name] for source in walk.sources})
     try:
-        for at, results in enumerate(other.block(steps)):
-            for name, value in results.items():
-                apart = _apart(value, base.results[at][name])
-                if apart > worst.value:
-                    worst = Deviation(apart, f"{named(name)}, step {at} of {count} in one call")
-    except StepError:
+        together = other.together(seen.fed)
+    except StepError:  # it takes one step a call, or has no result for each
         return check
-    return base.verdict("other", worst, f"{detail}; also {count} steps in one call")
+    count = len(seen.fed)
+    pairs = enumerate(zip(together, joint.results, strict=False))
+    apart = [_apart(joint, one, two, f"step {at} of {count} in one call", joint.across) for at, (one, two) in pairs]
+    detail = f"{detail}; also {count} steps in one call"
+    return joint.verdict("other", worst((seen.apart, *apart)), detail, across=True)
 
 
-def check_range(walk: GraphWalk, seen: LongWalk) -> Check:
-    """Return whether the states stay in a range: finite, and without a growth that is linear or faster."""
-    if not walk.pairs:
-        return Check("range", None, "the graph carries no state")
+def check_range(base: Baseline, seen: LongWalk) -> Check:
+    """Return whether the states stay in a range: finite, and without a growth that has no end."""
+    walk = base.walk
+    most = max((reach[-1] for reach in seen.reach.values()), default=0.0)
     if seen.broken is not None:
-        return Check("range", False, "not a finite number", seen.broken, _reached(seen))
+        return Check("range", False, "not a finite number", seen.broken, most)
     marks = sorted({mark for mark in (10, 100, 1000, 10_000) if mark < seen.steps} | {seen.steps})
-    floats = [port for port in walk.states if port.dtype.kind == "f"]
-    growing = [named(port.name) for port in floats if _is_linear(seen.reach[port.name])]
-    large = [named(port.name) for port in floats if seen.reach[port.name][-1] > FLOAT16]
     lines = [
         f"{named(name)} {', '.join(f'{reach[mark - 1]:.4g}' for mark in marks)}"
         for name, reach in sorted(seen.reach.items(), key=lambda one: -one[1][-1])
     ]
     detail = f"largest after {', '.join(f'{mark:,}' for mark in marks)} steps{seen.stopped}: {listed(lines)}"
-    if large:
-        detail += f"; {listed(large)} beyond float16"
-    if not growing:
-        return Check("range", True, detail, None, _reached(seen))
-    drawn = any(one.data is None and one.axis is not None and one.low < one.high for one in walk.sources)
-    counts = " as a counter, which float32 holds to 16,777,216" if set(growing) & set(map(named, seen.counters)) else ""
-    detail = f"{listed(growing)} grows throughout the walk{counts}; {detail}"
-    if drawn:
-        detail += "; on random inputs: try real ones with --input"
-    return Check("range", False, detail, f"{growing[0]}, step {seen.steps - 1}", _reached(seen))
+    floats = [port for port in walk.states if port.dtype.kind == "f"]
+    for limit, words in ((FLOAT16, "float16"), (FLOAT32, "2^24, where float32 ceases to count")):
+        if large := [named(port.name) for port in floats if seen.reach[port.name][-1] > limit]:
+            detail += f"; {listed(large)} beyond {words}"
+    endless = []
+    for port in floats:
+        if not _grows(seen.reach[port.name]):
+            continue
+        end = _end_of_growth(walk, port, seen)
+        endless += [] if end else [named(port.name)]
+        detail += f"; {named(port.name)} still grows{f', but {end}' if end else ''}"
+    if not endless:
+        return Check("range", True, detail, None, most)
+    counts = " as a counter, which float32 holds to 16,777,216" if set(endless) & set(map(named, seen.counters)) else ""
+    detail = f"{listed(endless)} grows throughout the walk, and forgets nothing{counts}; {detail}"
+    return Check("range", False, detail, f"{endless[0]}, step {seen.steps - 1}", most)
 
 
-def _reached(seen: LongWalk) -> float:
-    return max((reach[-1] for reach in seen.reach.values()), default=0.0)
+def _grows(reach: Sequence[float]) -> bool:
+    """Return whether a state grows to the end of a walk as fast as steps count, or faster; √n is slower."""
+    if len(reach) < LEAST:
+        return False
+    first, half, *parts = (reach[len(reach) * part // 16 - 1] for part in (1, 8, 10, 12, 14, 16))
+    grown = [new - old for old, new in itertools.pairwise((half, *parts))]
+    steady = min(grown) > 0 and all(4 * new >= old for old, new in itertools.pairwise(grown))
+    return steady and parts[-1] >= 1.5 * half and parts[-1] >= 8 * first
 
 
-def _is_linear(reach: Sequence[float]) -> bool:
-    """Return whether a state has grown throughout a walk; linear growth doubles in its last half, and √n is 1.4."""
-    early, half, end = (reach[len(reach) // part - 1] for part in (16, 2, 1)) if len(reach) >= LEAST else (0, 0, 0)
-    return end > 0 and end >= 1.5 * half and end >= 8 * early
+def _end_of_growth(walk: GraphWalk, port: Port, seen: LongWalk) -> str:
+    """Return what ends the growth of a state, or an empty text: larger values shrink, or it was for random inputs only.
+
+    A sum keeps what it holds, however large it is. An average, a bound or a cell of an LSTM whose gates are not quite
+    open gives some of it back.
+    """
+    value, steps = seen.last[port.name], min(FORGOTTEN, seen.steps)
+    place = np.unravel_index(np.argmax(np.abs(value)), value.shape)
+    lost = steps * float(np.finfo(port.dtype).eps)  # the part that rounding takes
+    most = float(np.finfo(port.dtype).max) / 8
+
+    def growth(times: float, walk: GraphWalk = walk) -> float:
+        state = {**seen.last, port.name: (value * times).astype(port.dtype)}
+        before = abs(float(state[port.name][place]))
+        try:
+            _, after = walk.along(seen.steps - steps, seen.steps, state)
+        except StepError:
+            return np.inf
+        return (abs(float(after[port.name][place])) - before) / before
+
+    if (once := growth(1.0)) <= 0:
+        return "not if it reads the last steps again"
+    grown = {times: growth(times) for times in LARGER if times * abs(float(value[place])) < most}
+    if any(times * part < once / 2 if times == LARGER[0] else part < -lost for times, part in grown.items()):
+        return "gives back what is larger: it has an end"
+    drawn = [one for one in walk.sources if one.data is None and one.axis is not None and one.low < one.high]
+    silent = [replace(one, low=0.0, high=0.0) if one in drawn else one for one in walk.sources]
+    if drawn and growth(1.0, replace(walk, sources=tuple(silent))) < -lost:
+        return "only for random inputs, and zeros shrink it: try real ones with --input"
+    return ""
 
 
 def check_horizon(base: Baseline, seen: LongWalk) -> Check:
     """Return whether counters count on far from the beginning, and the walk has met no end of a table."""
-    walk, start = base.walk, base.states[-1]
+    walk, start = base.walk, base.last
     if seen.failure is not None:
         return Check("horizon", False, f"the graph fails: {seen.failure}", f"step {seen.steps}", seen.steps)
     grown = f"; states of {walk.past(seen.last):,} steps" if walk.layout.grows else ""
@@ -247,7 +270,7 @@ def check_horizon(base: Baseline, seen: LongWalk) -> Check:
                 problem := _counts_on(base, {**start, name: np.full_like(start[name], horizon)}, name, delta)
             ) is not None:
                 return Check("horizon", False, f"{named(name)} at {horizon:,}: {problem}", place, horizon)
-    counted = f"{listed(map(named, seen.counters))}: on, or around a ring, at 2^20, 2^24 + 1 and 2^31 + 7"
+    counted = f"{listed(map(named, seen.counters))}: on, around a ring or to a bound, at 2^20, 2^24 + 1 and 2^31 + 7"
     return Check("horizon", True, f"{counted}{''.join(beyond)}{grown}", value=HORIZONS[-1])
 
 
@@ -263,6 +286,8 @@ def _counts_on(base: Baseline, state: State, name: str, delta: npt.NDArray[Any])
         if after[name].min() >= 0 and 2 * after[name].flat[0] < state[name].flat[0]:
             return None  # it is a place in a ring
         if not np.array_equal(moved, delta):
+            if at == 0 and _is_bounded(walk, state, name, after):
+                return None
             return f"it moves by {moved.flat[0]:g} a step, expected {delta.flat[0]:g}"
         if bad := [result for result in walk.results if not _finite(outputs[result])]:
             return f"{named(bad[0])} is not finite"
@@ -270,9 +295,21 @@ def _counts_on(base: Baseline, state: State, name: str, delta: npt.NDArray[Any])
     return None
 
 
+def _is_bounded(walk: GraphWalk, state: State, name: str, after: State) -> bool:
+    """Return whether a counter stops at a bound: it moves there from wherever beyond it is, as rounding does not."""
+    further = state[name] + state[name] // 4 if state[name].dtype.kind in "iu" else state[name] * 1.25
+    for start in (further.astype(state[name].dtype), after[name]):
+        try:
+            if not np.array_equal(walk.read(0, 1, {**state, name: start})[1][name], after[name]):
+                return False
+        except StepError:
+            return False
+    return bool((after[name] < state[name]).all())
+
+
 def _end(base: Baseline, state: State, name: str, failure: str) -> str | None:
     """Return at which value of a counter the graph fails; None if the counter begins anew before it, as in a ring."""
-    low, high = int(base.states[-1][name].flat[0]), int(state[name].flat[0])
+    low, high = int(base.last[name].flat[0]), int(state[name].flat[0])
     after = 0
     while low + 1 < high:
         middle = (low + high) // 2
