@@ -10,6 +10,7 @@ import torch
 
 from xlexport.conversion import convert
 from xlexport.conversion_options import ConversionOptions
+from xlexport.families.recurrent.trial import many_calls
 from xlexport.families.step_model.inputs import input_specs
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.model_names import load_source
@@ -77,10 +78,11 @@ def step_cases(files: Files, name: str, config: Any, rows: int) -> Iterator[Case
 
 def carried_run(name: str) -> Case:
     """Return the case of 1,000 segments in a stream, which expects what the module gives in PyTorch."""
-    model = _source(name).build_model()
-    inputs = _inputs(_source(name).config, ROWS, SEGMENT * CARRIED)
+    source = _source(name)
+    model = source.build_model()
+    inputs = _inputs(source.config, ROWS, SEGMENT * CARRIED)
     state, parts = model.first_memory(ROWS), []
-    with torch.inference_mode():
+    with many_calls(model):
         for begin in range(0, SEGMENT * CARRIED, SEGMENT):
             part, state = model({key: value[:, begin : begin + SEGMENT] for key, value in inputs.items()}, state)
             parts.append(part)

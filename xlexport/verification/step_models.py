@@ -16,6 +16,7 @@ from xlexport.array_files import read_arrays
 from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import ArrayFileError, ExportError, ParityError
 from xlexport.families import architecture
+from xlexport.families.recurrent.trial import many_calls
 from xlexport.families.step_model.inputs import InputSpec
 from xlexport.verification.tolerances import OWN_ERRORS
 from xlruntime.bundle import RUN, Feed
@@ -276,7 +277,7 @@ def verify_steps(
     memory = engine.new_memory(engine.bundle.settings, rows)
     carried: list[Any] = [None] * len(readers)
     count = steps = 0
-    with torch.inference_mode():
+    with many_calls(model):
         for arrays in series.segments(segments, memory.max_segment):
             tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
             results = []
