@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from xlruntime import Sampling
 
-__all__ = ["CError", "CModel", "CRuntime", "CScores", "CStream"]
+__all__ = ["CError", "CModel", "CRuntime", "CScores", "CStepStream", "CStream", "CTensor", "tensor"]
 
 Text = str | bytes
 Ids = list[int] | npt.NDArray[np.int64]
@@ -41,6 +41,19 @@ class _SettingInfo(ctypes.Structure):
     ]
 
 
+class _TensorInfo(ctypes.Structure):
+    _fields_ = [
+        *(("name", c_char_p), ("dtype", c_char_p), ("axes", c_size_t)),
+        *(("shape", POINTER(c_int64)), ("bytes", c_size_t)),
+    ]
+
+
+class CTensor(ctypes.Structure):
+    """A tensor for `CStepStream.call`."""
+
+    _fields_ = [*(("name", c_char_p), ("dtype", c_char_p), ("data", c_void_p), ("bytes", c_size_t))]
+
+
 class _ModelInfo(ctypes.Structure):
     _fields_ = [
         *((name, c_char_p) for name in ("architecture", "precision", "tokenizer")),
@@ -48,6 +61,8 @@ class _ModelInfo(ctypes.Structure):
         *(("vocab_size", c_int64), ("full_document", c_int), ("restart", c_int), ("setting_count", c_size_t)),
         *(("settings", POINTER(_SettingInfo)), ("reads_text", c_int)),
         *(("adds_begin", c_int), ("begin", c_int64), ("warning", c_char_p)),
+        *(("input_count", c_size_t), ("inputs", POINTER(_TensorInfo))),
+        *(("output_count", c_size_t), ("outputs", POINTER(_TensorInfo))),
     ]
 
 
@@ -140,7 +155,9 @@ class CRuntime:
         self.functions.xlr_model_get_info.restype = POINTER(_ModelInfo)
         for name in ("position", "pending", "resets", "unsettled_cuts"):
             getattr(self.functions, f"xlr_stream_{name}").restype = c_int64
-        self.functions.xlr_stream_memory_bytes.restype = c_size_t
+        self.functions.xlr_stream_row_position.restype = c_int64
+        for name in ("memory_bytes", "rows"):
+            getattr(self.functions, f"xlr_stream_{name}").restype = c_size_t
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call a function that returns a status; raise its error."""
@@ -261,9 +278,67 @@ class CModel:
         return CStream(self.runtime, stream)
 
     def restore(self, file: Path, capacity: int = 0) -> CStream:
+        return CStream(self.runtime, self.restore_handle(file, capacity))
+
+    def restore_handle(self, file: Path, capacity: int = 0) -> c_void_p:
         stream = c_void_p()
         self.runtime.call("xlr_stream_restore", self.handle, str(file).encode(), c_int64(capacity), byref(stream))
-        return CStream(self.runtime, stream)
+        return stream
+
+
+class CStepStream:
+    """A stream of a step model."""
+
+    def __init__(self, model: CModel, handle: c_void_p) -> None:
+        self.model, self.runtime, self.handle = model, model.runtime, handle
+
+    def __del__(self) -> None:
+        self.runtime.functions.xlr_stream_close(self.handle)
+
+    @staticmethod
+    def open(model: CModel, rows: int = 1) -> CStepStream:
+        stream = c_void_p()
+        model.runtime.call("xlr_stream_open_rows", model.handle, c_size_t(rows), byref(stream))
+        return CStepStream(model, stream)
+
+    @staticmethod
+    def restore(model: CModel, file: Path, capacity: int = 0) -> CStepStream:
+        return CStepStream(model, model.restore_handle(file, capacity))
+
+    def run(self, inputs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Return all outputs for inputs (rows, steps, …)."""
+        rows, steps = next(iter(inputs.values())).shape[:2]
+        info = self.model.info
+        outputs = {}
+        for each in info.outputs[: info.output_count]:
+            outputs[each.name.decode()] = np.empty((rows, steps, *each.shape[: each.axes]), each.dtype.decode())
+        self.call([tensor(*item) for item in inputs.items()], [tensor(*item) for item in outputs.items()], steps)
+        return outputs
+
+    def call(self, inputs: list[CTensor], outputs: list[CTensor], steps: int) -> None:
+        given, taken = ((CTensor * max(len(each), 1))(*each) for each in (inputs, outputs))
+        counts = c_size_t(len(inputs)), c_size_t(len(outputs))
+        self.runtime.call("xlr_stream_run", self.handle, given, counts[0], taken, counts[1], c_size_t(steps))
+
+    def fork(self) -> CStepStream:
+        twin = c_void_p()
+        self.runtime.call("xlr_stream_fork", self.handle, byref(twin))
+        return CStepStream(self.model, twin)
+
+    def reset(self, row: int | None = None) -> None:
+        if row is None:
+            self.runtime.call("xlr_stream_reset", self.handle)
+        else:
+            self.runtime.call("xlr_stream_reset_row", self.handle, c_size_t(row))
+
+    def save(self, file: Path) -> None:
+        self.runtime.call("xlr_stream_save", self.handle, str(file).encode())
+
+    @property
+    def positions(self) -> list[int]:
+        functions = self.runtime.functions
+        rows = range(functions.xlr_stream_rows(self.handle))
+        return [int(functions.xlr_stream_row_position(self.handle, c_size_t(row))) for row in rows]
 
 
 class CStream:
@@ -333,6 +408,12 @@ class CStream:
         scores = POINTER(_Scores)()
         self.runtime.call(function, self.handle, *arguments, byref(scores))
         return _copied(scores.contents)
+
+
+def tensor(name: str, array: npt.NDArray[Any]) -> CTensor:
+    """Return a tensor of `CStepStream.call`, in the memory of a contiguous array."""
+    assert array.flags.c_contiguous
+    return CTensor(name.encode(), str(array.dtype).encode(), array.ctypes.data, array.nbytes)
 
 
 def _bytes(text: Text) -> bytes:

@@ -58,8 +58,8 @@ def bits_of(line: str) -> float:
 
 
 def program_of_page(language: str, file: Path) -> None:
-    """Write the page's program in this language to a file."""
-    (block,) = (block for block in blocks_of(PAGE) if block.language == language)
+    """Write the page's program in this language to a file; other blocks are parts of programs."""
+    (block,) = (block for block in blocks_of(PAGE) if block.language == language and " main(" in block.text)
     file.write_text(block.text, "utf-8")
 
 

@@ -28,7 +28,8 @@
  *
  * Compatibility. A compiled program runs with every later library whose soname has the same number: libxlruntime.so.0.
  * Such versions only add functions, statuses, and fields at the end of structs. Take unknown statuses for errors, and
- * read structs of the library through its pointers. xlr_setting_info, which comes as an array, stays as it is.
+ * read structs of the library through its pointers. Structs that come as arrays stay as they are: xlr_setting_info,
+ * xlr_tensor_info, xlr_tensor.
  */
 #ifndef XLRUNTIME_H
 #define XLRUNTIME_H
@@ -75,7 +76,7 @@ typedef enum xlr_status {
 } xlr_status;
 
 typedef struct xlr_model xlr_model;   /* an open bundle */
-typedef struct xlr_stream xlr_stream; /* one document, with its memory */
+typedef struct xlr_stream xlr_stream; /* one document, or rows of numbers, with memory */
 
 /* Return message and hint of this thread's last error in one line; "" if there was none. Never NULL. The text stays
  * valid until the thread's next failure. */
@@ -137,13 +138,22 @@ typedef struct xlr_setting_info {
   int is_boolean, can_be_off;
 } xlr_setting_info;
 
+/* An input or output of a step model, which maps numbers to numbers. `shape` and `bytes` are of one step of one row. */
+typedef struct xlr_tensor_info {
+  const char* name;
+  const char* dtype; /* float32, bool, int8 to int64 or uint8 to uint64; of outputs also float16, float64 */
+  size_t axes;
+  const int64_t* shape; /* (axes) */
+  size_t bytes;
+} xlr_tensor_info;
+
 typedef struct xlr_model_info {
   const char *architecture, *precision;
   const char* tokenizer;   /* bytes, vocabulary, tokenizers, sentencepiece or none; see `reads_text` */
   const char* fingerprint; /* identity of the bundle's numbers, to which saved streams belong */
   const char* digest;      /* SHA-256 of bundle.json, by which an application pins the bundle */
   const char* onnxruntime; /* version of the ONNX Runtime that runs */
-  int64_t vocab_size;
+  int64_t vocab_size; /* 0: a step model */
   int full_document; /* whether a document is one step: such a bundle has no streams */
   int restart;       /* whether a document that is too long for the model begins again */
   size_t setting_count;
@@ -152,6 +162,10 @@ typedef struct xlr_model_info {
   int adds_begin; /* whether `begin` stands before each text by the tokenizer's own rule */
   int64_t begin;  /* id of the token that begins a text; -1: none */
   const char* warning; /* what check_once found, in one line; "": nothing */
+  size_t input_count; /* of a step model; others have none */
+  const xlr_tensor_info* inputs;
+  size_t output_count;
+  const xlr_tensor_info* outputs;
 } xlr_model_info;
 
 /* Return what is known about a model. It is valid until the model is closed. NULL for NULL. */
@@ -305,6 +319,39 @@ XLR_API xlr_status xlr_stream_score_ids(xlr_stream* stream, const int64_t* ids, 
 XLR_API xlr_status xlr_stream_generate(xlr_stream* stream, const int64_t* prompt, size_t count, size_t max_tokens,
                                        const xlr_sampling* sampling, xlr_token_function take, void* user);
 
+/* ---- streams of step models ---- */
+
+/* A tensor of the caller: numbers (rows, steps, ...) one after the other, at any address. */
+typedef struct xlr_tensor {
+  const char* name;
+  const char* dtype; /* as in xlr_tensor_info */
+  void* data;        /* of an input: only read */
+  size_t bytes;      /* rows x steps x `bytes` of xlr_tensor_info */
+} xlr_tensor;
+
+/* Open a stream of a step model. Each of the `rows` has its own state and position; 0 is one, or the number that graphs
+ * of fixed shapes take, which take no other. Functions for tokens fail with XLR_ERROR_OPTION on such a model and its
+ * streams, and these functions on others. Those of all streams take both. */
+XLR_API xlr_status xlr_stream_open_rows(xlr_model* model, size_t rows, xlr_stream** stream);
+
+/* Take `steps` steps of all rows, and write the outputs that are named. Every input must be named once, floats finite
+ * and bools 0 or 1. Results do not depend on how steps are cut into calls. Tensors must not overlap. After an error the
+ * stream is unchanged, and outputs may have been written. Only the first call with a number of steps allocates memory
+ * in this library, which keeps buffers for the last 8 numbers; ONNX Runtime may allocate in each. */
+XLR_API xlr_status xlr_stream_run(xlr_stream* stream, const xlr_tensor* inputs, size_t input_count,
+                                  const xlr_tensor* outputs, size_t output_count, size_t steps);
+
+/* Begin anew on one row, from 0; xlr_stream_reset does on all. */
+XLR_API xlr_status xlr_stream_reset_row(xlr_stream* stream, size_t row);
+
+/* Return the number of rows; 1 of a language model, 0 for NULL. */
+XLR_API size_t xlr_stream_rows(const xlr_stream* stream);
+
+/* Return the steps that a row has taken since it began; 0 for NULL, or if there is no such row. */
+XLR_API int64_t xlr_stream_row_position(const xlr_stream* stream, size_t row);
+
+/* ---- all streams ---- */
+
 /* Open an independent stream at the same place of the same document. This copies the memory and the held text. */
 XLR_API xlr_status xlr_stream_fork(const xlr_stream* stream, xlr_stream** twin);
 
@@ -319,7 +366,7 @@ XLR_API xlr_status xlr_stream_save(const xlr_stream* stream, const char* file);
  * bit-equal to not having stopped. */
 XLR_API xlr_status xlr_stream_restore(xlr_model* model, const char* file, int64_t capacity, xlr_stream** stream);
 
-/* Return the number of tokens taken of the document, the held one included; 0 for NULL. */
+/* Return the number of tokens taken of the document, the held one included, or the steps of row 0; 0 for NULL. */
 XLR_API int64_t xlr_stream_position(const xlr_stream* stream);
 
 /* Return the id of the token that waits for its successor; -1 before the first token, and for NULL. */

@@ -16,6 +16,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -78,6 +79,17 @@ class Scores {
  private:
   const xlr_scores* scores_;
 };
+
+// A tensor of a step model in a vector of the caller, which must outlive it.
+template <class T>
+xlr_tensor tensor(const char* name, std::vector<T>& values) {
+  static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && sizeof(T) <= 8, "vectors of bool have no data");
+  constexpr const char* kSigned[] = {"int8", "int16", "", "int32", "", "", "", "int64"};
+  constexpr const char* kUnsigned[] = {"uint8", "uint16", "", "uint32", "", "", "", "uint64"};
+  constexpr const char* kWhole = (std::is_signed_v<T> ? kSigned : kUnsigned)[sizeof(T) - 1];
+  const char* const dtype = std::is_integral_v<T> ? kWhole : sizeof(T) == 4 ? "float32" : "float64";
+  return {name, dtype, values.data(), values.size() * sizeof(T)};
+}
 
 using Ids = std::vector<std::int64_t>;
 
@@ -150,6 +162,15 @@ class Stream {
                                       internal::take_token, &caller));
   }
 
+  // Take steps of a step model; see xlr_stream_run.
+  template <std::size_t n, std::size_t m>
+  void run(const xlr_tensor (&inputs)[n], const xlr_tensor (&outputs)[m], std::size_t steps = 1) {
+    check(xlr_stream_run(stream_.get(), inputs, n, outputs, m, steps));
+  }
+  void reset_row(std::size_t row) { check(xlr_stream_reset_row(stream_.get(), row)); }
+  std::size_t rows() const { return xlr_stream_rows(stream_.get()); }
+  std::int64_t row_position(std::size_t row) const { return xlr_stream_row_position(stream_.get(), row); }
+
   Stream fork() const {
     xlr_stream* twin = nullptr;
     check(xlr_stream_fork(stream_.get(), &twin));
@@ -208,6 +229,11 @@ class Model {
   Stream stream(const xlr_settings& chosen = settings(), std::int64_t capacity = 0) {
     xlr_stream* stream = nullptr;
     check(xlr_stream_open(model_.get(), &chosen, capacity, &stream));
+    return Stream(stream);
+  }
+  Stream stream_of_rows(std::size_t rows = 0) {
+    xlr_stream* stream = nullptr;
+    check(xlr_stream_open_rows(model_.get(), rows, &stream));
     return Stream(stream);
   }
   Stream restore(const std::string& file, std::int64_t capacity = 0) {

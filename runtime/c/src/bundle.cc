@@ -78,6 +78,7 @@ class Reader {
     for_each("files", [this](const std::string& name, Fields fields) { read_file(name, fields); });
     read_graphs();
     read_steps();
+    check_purposes();
     const Fields meaning = top_.object("meaning");
     for (const auto& [name, text] : meaning.all()) {
       if (text.as<std::string>() == nullptr) throw meaning.error(shown(name) + " is not a text");
@@ -119,7 +120,7 @@ class Reader {
   void read_model(Fields fields) {
     bundle_.architecture = fields.text("architecture");
     bundle_.precision = fields.text("precision");
-    bundle_.vocab_size = fields.integer("vocab_size", 1, kLargestAxis);
+    bundle_.vocab_size = fields.integer("vocab_size", 0, kLargestAxis);
     fields.object("config");
     fields.end();
   }
@@ -275,7 +276,8 @@ class Reader {
     for (const auto& [name, value] : part.all()) {
       if (name != "positions") read_graph(name, value, part);
     }
-    if (bundle_.graph("score") == nullptr) throw part.error("the graph 'score' is missing");
+    const char* const needed = bundle_.is_step_model() ? "run" : "score";
+    if (bundle_.graph(needed) == nullptr) throw part.error("the graph '" + std::string(needed) + "' is missing");
   }
 
   void read_graph(const std::string& name, const json::Value& value, const Fields& part) {
@@ -293,11 +295,12 @@ class Reader {
     }
     const Fields inputs = fields.object("inputs"), outputs = fields.object("outputs");
     for (const auto& [input, entry] : inputs.all()) {
-      graph.inputs.push_back(read_input(input, Fields(entry, inputs.place(input)), name == "positions"));
+      graph.inputs.push_back(read_input(input, Fields(entry, inputs.place(input)), graph));
     }
     for (const auto& [output, entry] : outputs.all()) {
       Fields tensor(entry, outputs.place(output));
       graph.outputs.push_back({output, read_type(tensor), read_shape(tensor)});
+      if (bundle_.is_step_model()) check_steps(graph.outputs.back(), tensor);
       tensor.end();
       if (index_of(bundle_.memory, output, &MemoryEntry::output)) throw tensor.error("a memory, which is not an output");
     }
@@ -311,10 +314,39 @@ class Reader {
       std::vector<Choice>& choices = bundle_.steps[purpose];
       for (const json::Value& each : part.list(purpose.c_str())) {
         choices.push_back(read_choice(Fields(each, part.place(purpose))));
-        const auto &own = bundle_.graphs[choices.back().graph].outputs, &first = bundle_.graphs[choices[0].graph].outputs;
-        if (std::is_permutation(own.begin(), own.end(), first.begin(), first.end())) continue;
-        throw part.error("the graphs of " + shown(purpose) + " have different outputs");
+        const Graph &own = bundle_.graphs[choices.back().graph], &first = bundle_.graphs[choices[0].graph];
+        const auto are_equal = [](const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+          return std::is_permutation(a.begin(), a.end(), b.begin(), b.end());
+        };
+        if (are_equal(own.outputs, first.outputs) && are_equal(own.fed, first.fed)) continue;
+        throw part.error("the graphs of " + shown(purpose) + " have different inputs or outputs");
       }
+    }
+  }
+
+  // A step model has one purpose, and nothing for tokens; others do not have it.
+  void check_purposes() const {
+    const DocumentRules& document = bundle_.document;
+    const auto& steps = bundle_.steps;
+    if ((steps.count("run") != 0) != bundle_.is_step_model()) {
+      throw top_.error("steps 'run' without vocab_size 0, or the other way round");
+    }
+    if (!bundle_.is_step_model()) return;
+    for (const char* name : {"score", "generate", "detail", "positions", "encode"}) {
+      if (bundle_.graph(name) != nullptr || steps.count(name) != 0) throw top_.error("'run' beside " + shown(name));
+    }
+    if (bundle_.tokenizer.kind != "none" || document.restart || document.full_document || document.bidirectional) {
+      throw top_.error("a step model with a tokenizer or with rules of documents");
+    }
+  }
+
+  // Require the shape (batch, segment, numbers...) of a tensor of a step model.
+  void check_steps(const Tensor& tensor, const Fields& fields) const {
+    const std::vector<Axis>& shape = tensor.shape;
+    const auto is_free = [](const Axis& axis) { return !axis.name.empty(); };
+    if (shape.size() < 2 || shape[0].name != "batch" || shape[1].name != "segment" ||
+        std::any_of(shape.begin() + 2, shape.end(), is_free)) {
+      throw fields.error("its axes are not batch, segment and numbers");
     }
   }
 
@@ -333,9 +365,9 @@ class Reader {
     return choice;
   }
 
-  Input read_input(const std::string& name, Fields fields, bool is_positions) {
-    static constexpr const char* kFeeds[] = {"tokens", "targets", "position", "offset",   "length",
-                                             "window", "slots",   "setting",  "constant", "memory"};
+  Input read_input(const std::string& name, Fields fields, Graph& graph) {
+    static constexpr const char* kFeeds[] = {"tokens", "targets", "position", "offset", "length", "window",
+                                             "slots",  "setting", "constant", "memory", "input"};
     const Feed feed = static_cast<Feed>(fields.choice("feed", kFeeds));
     std::optional<std::size_t> index = 0;
     if (feed >= Feed::offset && feed <= Feed::slots) {
@@ -347,9 +379,20 @@ class Reader {
       const Graph* positions = bundle_.graph("positions");
       index = positions == nullptr ? std::nullopt : index_of(positions->outputs, name);
     }
+    if (feed == Feed::input) {
+      index = graph.fed.size();
+      graph.fed.push_back({name, read_type(fields), read_shape(fields)});
+      check_steps(graph.fed.back(), fields);
+      const std::string& dtype = graph.fed.back().dtype;
+      if (dtype == "float16" || dtype == "float64") throw fields.error("an input of " + dtype + ", not of float32");
+    }
     fields.end();
+    const bool is_of_steps = feed == Feed::input || feed == Feed::memory || feed == Feed::position;
+    if (bundle_.is_step_model() ? !is_of_steps : feed == Feed::input) {
+      throw fields.error("a feed of step models in a language model, or the other way round");
+    }
     if (!index) throw fields.error("what it is fed with is not there");
-    if (is_positions && feed != Feed::slots && feed != Feed::setting) {
+    if (graph.name == "positions" && feed != Feed::slots && feed != Feed::setting) {
       throw fields.error("constants depend on settings and slots alone");
     }
     return {name, feed, *index};
@@ -401,6 +444,12 @@ bool is_within(const fs::path& folder, const fs::path& file) {
 }
 
 }  // namespace
+
+std::int64_t step_bytes(const Tensor& tensor) {
+  auto bytes = static_cast<double>(item_size(tensor.dtype));
+  for (std::size_t i = 2; i < tensor.shape.size(); ++i) bytes *= static_cast<double>(tensor.shape[i].size);
+  return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(kLargestSize)));
+}
 
 Bundle Bundle::read(const fs::path& folder, const char* digest) {
   const fs::path path = folder / kManifest;

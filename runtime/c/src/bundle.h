@@ -27,15 +27,18 @@ struct Axis {
   bool operator==(const Axis& other) const { return name == other.name && size == other.size; }
 };
 
-// An output of a graph that is not memory.
-struct Output {
+// A tensor that is not memory: an output of a graph, or an input that a step model takes of the caller.
+struct Tensor {
   std::string name, dtype;  // numpy name, "float32"
   std::vector<Axis> shape;
 
-  bool operator==(const Output& other) const {
+  bool operator==(const Tensor& other) const {
     return name == other.name && dtype == other.dtype && shape == other.shape;
   }
 };
+
+// Bytes of one step of one row of a tensor of a step model, at most kLargestSize.
+std::int64_t step_bytes(const Tensor& tensor);
 
 enum class Layout { ring, window, state };
 
@@ -73,9 +76,10 @@ struct Ring {
   std::optional<std::size_t> window_if;   // index of the boolean setting without which the window is unlimited
 };
 
-enum class Feed { tokens, targets, position, offset, length, window, slots, setting, constant, memory };
+enum class Feed { tokens, targets, position, offset, length, window, slots, setting, constant, memory, input };
 
-// An input of a graph. `index` is that of the ring, the setting, the memory, or the output of `positions` it is about.
+// An input of a graph. `index` is that of the ring, the setting, the memory, the output of `positions`, or the caller's
+// tensor it is about.
 struct Input {
   std::string name;
   Feed feed = Feed::tokens;
@@ -86,8 +90,14 @@ struct Graph {
   std::string name, file;
   bool is_onnx = true;  // else one of PyTorch's formats, which this runtime does not run
   std::vector<Input> inputs;
-  std::vector<Output> outputs;
+  std::vector<Tensor> fed;  // inputs that the caller of a step model gives
+  std::vector<Tensor> outputs;
   std::map<std::string, std::int64_t> fixed;  // sizes of axes
+
+  std::int64_t fixed_or(const char* axis, std::int64_t other) const {
+    const auto place = fixed.find(axis);
+    return place == fixed.end() ? other : place->second;
+  }
 };
 
 // A graph that can run a step of some purpose, and when a runtime may choose it.
@@ -148,6 +158,7 @@ struct Bundle {
   // Read the text of bundle.json; `where` is its path, for messages. Throws XLR_ERROR_BUNDLE_FORMAT.
   static Bundle from_json(std::string_view text, const std::string& where);
 
+  bool is_step_model() const { return vocab_size == 0; }  // which maps numbers to numbers
   const Graph* graph(std::string_view name) const;
   const Setting* mem_len() const;  // null if it is not declared
 };

@@ -15,6 +15,7 @@
 #include "known_answers.h"
 #include "model.h"
 #include "scorer.h"
+#include "step_stream.h"
 #include "stream.h"
 #include "xlruntime.h"
 
@@ -32,11 +33,17 @@ struct xlr_model {
   std::shared_ptr<Model> model;
   std::string warning;
   std::vector<xlr_setting_info> settings;
+  std::vector<std::vector<std::int64_t>> shapes;  // of inputs and outputs
+  std::vector<xlr_tensor_info> inputs, outputs;
   xlr_model_info info{};
 };
 
 struct xlr_stream {
-  std::unique_ptr<Stream> stream;
+  explicit xlr_stream(std::unique_ptr<Stream> opened) : stream(std::move(opened)) {}
+  explicit xlr_stream(std::unique_ptr<StepStream> opened) : steps(std::move(opened)) {}
+
+  std::unique_ptr<Stream> stream;     // of a language model
+  std::unique_ptr<StepStream> steps;  // of a step model
   Scores scores{};     // the last results
   xlr_scores shown{};  // and as C sees them
 };
@@ -86,6 +93,29 @@ xlr_status guarded(const Body& body) noexcept {
 void require(bool condition, const char* problem) {
   if (!condition) throw Error(XLR_ERROR_ARGUMENT, problem);
 }
+
+// The model or the stream, which must be of a language model.
+Model& of_tokens(const xlr_model* model) {
+  require(model != nullptr, "model is NULL.");
+  if (!model->model->bundle().is_step_model()) return *model->model;
+  throw Error(XLR_ERROR_OPTION, model->model->folder().string() + ": a step model, which takes numbers, not tokens.",
+              "Call xlr_stream_open_rows and xlr_stream_run.");
+}
+
+Stream& of_tokens(xlr_stream* stream) {
+  require(stream != nullptr, "stream is NULL.");
+  if (stream->stream != nullptr) return *stream->stream;
+  throw Error(XLR_ERROR_OPTION, "the stream is of a step model, which takes numbers, not tokens.",
+              "Call xlr_stream_run.");
+}
+
+StepStream& of_steps(xlr_stream* stream) {
+  require(stream != nullptr, "stream is NULL.");
+  if (stream->steps != nullptr) return *stream->steps;
+  throw Error(XLR_ERROR_OPTION, "the stream is of a language model, which takes tokens.", "Call xlr_stream_feed_ids.");
+}
+
+bool reads_tokens(const xlr_stream* stream) { return stream != nullptr && stream->stream != nullptr; }
 
 // Copy a struct of the caller, who may have compiled it with another version of the header, over the defaults.
 template <class Options>
@@ -146,7 +176,7 @@ constexpr std::int64_t kNoBos = -2;
 
 void score(xlr_model* model, const Document& document, const xlr_score_options* options, xlr_scores_function take,
            void* user, xlr_document_score* total) {
-  require(model != nullptr, "model is NULL.");
+  of_tokens(model);
   require(total == nullptr || total->size >= sizeof total->size,
           "total without its size; begin with XLR_DOCUMENT_SCORE_INIT.");
   const xlr_score_options chosen = options_of(options, XLR_SCORE_OPTIONS_INIT);
@@ -181,8 +211,7 @@ void score(xlr_model* model, const Document& document, const xlr_score_options* 
 template <class Run>
 xlr_status show(xlr_stream* stream, const xlr_scores** out, const Run& run) {
   return guarded([&] {
-    require(stream != nullptr, "stream is NULL.");
-    stream->scores = run(*stream->stream);
+    stream->scores = run(of_tokens(stream));
     stream->shown = view_of(stream->scores);
     if (out != nullptr) *out = &stream->shown;
   });
@@ -198,6 +227,18 @@ xlr_model::xlr_model(Checked opened) : model(std::move(opened.model)), warning(s
     settings.push_back({setting.name.c_str(), setting.meaning.c_str(), setting.value, setting.minimum, setting.maximum,
                         setting.off.value_or(0), setting.is_boolean ? 1 : 0, setting.off ? 1 : 0});
   }
+  const auto list = [this](const std::vector<Tensor>& tensors, std::vector<xlr_tensor_info>& infos) {
+    for (const Tensor& tensor : tensors) {
+      std::vector<std::int64_t>& shape = shapes.emplace_back();
+      for (std::size_t i = 2; i < tensor.shape.size(); ++i) shape.push_back(tensor.shape[i].size);
+      infos.push_back({tensor.name.c_str(), tensor.dtype.c_str(), shape.size(), shape.data(),
+                       static_cast<std::size_t>(step_bytes(tensor))});
+    }
+  };
+  if (bundle.is_step_model()) {
+    list(model->best_graph("run").fed, inputs);
+    list(model->best_graph("run").outputs, outputs);
+  }
   info = {bundle.architecture.c_str(),
           bundle.precision.c_str(),
           bundle.tokenizer.kind.c_str(),
@@ -212,7 +253,11 @@ xlr_model::xlr_model(Checked opened) : model(std::move(opened.model)), warning(s
           model->tokenizer().reads_text() ? 1 : 0,
           bundle.tokenizer.adds_begin ? 1 : 0,
           bundle.tokenizer.begin.value_or(-1),
-          warning.c_str()};
+          warning.c_str(),
+          inputs.size(),
+          inputs.data(),
+          outputs.size(),
+          outputs.data()};
 }
 
 const char* xlr_error_text(void) { return last_error().text.c_str(); }
@@ -269,7 +314,7 @@ xlr_status xlr_check(xlr_model* model, xlr_check_result* result) {
 xlr_status xlr_encode(const xlr_model* model, const char* text, size_t size, int64_t** ids, size_t* count) {
   return guarded([&] {
     require(model != nullptr && ids != nullptr && count != nullptr, "model, ids or count is NULL.");
-    const Ids encoded = model->model->tokenizer().encode_whole(text_of(text, size));
+    const Ids encoded = of_tokens(model).tokenizer().encode_whole(text_of(text, size));
     *ids = copy_of(encoded.data(), encoded.size());
     *count = encoded.size();
   });
@@ -279,7 +324,7 @@ xlr_status xlr_decode(const xlr_model* model, const int64_t* ids, size_t count, 
   return guarded([&] {
     require(model != nullptr && text != nullptr && size != nullptr, "model, text or size is NULL.");
     const Ids all = ids_of(ids, count);
-    check_ids(all.data(), all.size(), model->model->bundle().vocab_size, "the ids");
+    check_ids(all.data(), all.size(), of_tokens(model).bundle().vocab_size, "the ids");
     const std::string decoded = model->model->tokenizer().decode(all);
     *text = copy_of(decoded.data(), decoded.size(), 1);
     *size = decoded.size();
@@ -316,8 +361,7 @@ xlr_status xlr_score_ids(xlr_model* model, const int64_t* ids, size_t count, con
 xlr_status xlr_generate(xlr_model* model, const int64_t* prompt, size_t count, const xlr_settings* settings,
                         size_t max_tokens, const xlr_sampling* sampling, xlr_token_function take, void* user) {
   return guarded([&] {
-    require(model != nullptr, "model is NULL.");
-    const EvaluationSettings evaluation = evaluation_of(*model->model, settings);
+    const EvaluationSettings evaluation = evaluation_of(of_tokens(model), settings);
     const Ids ids = ids_of(prompt, count);
     const Sampling rule = sampling_of(sampling);
     const auto function = token_function(take, user);
@@ -332,9 +376,23 @@ xlr_status xlr_generate(xlr_model* model, const int64_t* prompt, size_t count, c
 xlr_status xlr_stream_open(xlr_model* model, const xlr_settings* settings, int64_t capacity, xlr_stream** stream) {
   return guarded([&] {
     require(model != nullptr && stream != nullptr, "model or stream is NULL.");
-    const EvaluationSettings evaluation = evaluation_of(*model->model, settings);
-    *stream = new xlr_stream{std::make_unique<Stream>(model->model, evaluation, capacity)};
+    const EvaluationSettings evaluation = evaluation_of(of_tokens(model), settings);
+    *stream = new xlr_stream(std::make_unique<Stream>(model->model, evaluation, capacity));
   });
+}
+
+xlr_status xlr_stream_open_rows(xlr_model* model, size_t rows, xlr_stream** stream) {
+  return guarded([&] {
+    require(model != nullptr && stream != nullptr, "model or stream is NULL.");
+    const EvaluationSettings evaluation(model->model->bundle());
+    const auto count = static_cast<std::int64_t>(std::min<std::uint64_t>(rows, kLargestSize));
+    *stream = new xlr_stream(std::make_unique<StepStream>(model->model, evaluation, count));
+  });
+}
+
+xlr_status xlr_stream_run(xlr_stream* stream, const xlr_tensor* inputs, size_t input_count, const xlr_tensor* outputs,
+                          size_t output_count, size_t steps) {
+  return guarded([&] { of_steps(stream).run(inputs, input_count, outputs, output_count, steps); });
 }
 
 void xlr_stream_close(xlr_stream* stream) { delete stream; }
@@ -367,49 +425,68 @@ xlr_status xlr_stream_score_ids(xlr_stream* stream, const int64_t* ids, size_t c
 xlr_status xlr_stream_generate(xlr_stream* stream, const int64_t* prompt, size_t count, size_t max_tokens,
                                const xlr_sampling* sampling, xlr_token_function take, void* user) {
   return guarded([&] {
-    require(stream != nullptr, "stream is NULL.");
-    stream->stream->generate(ids_of(prompt, count), max_tokens, sampling_of(sampling), token_function(take, user));
+    of_tokens(stream).generate(ids_of(prompt, count), max_tokens, sampling_of(sampling), token_function(take, user));
   });
 }
 
 xlr_status xlr_stream_fork(const xlr_stream* stream, xlr_stream** twin) {
   return guarded([&] {
     require(stream != nullptr && twin != nullptr, "stream or twin is NULL.");
-    *twin = new xlr_stream{stream->stream->fork()};
+    *twin = stream->steps ? new xlr_stream(stream->steps->fork()) : new xlr_stream(stream->stream->fork());
   });
 }
 
 xlr_status xlr_stream_reset(xlr_stream* stream) {
   return guarded([&] {
     require(stream != nullptr, "stream is NULL.");
-    stream->stream->reset();
+    stream->steps ? stream->steps->reset() : stream->stream->reset();
   });
+}
+
+xlr_status xlr_stream_reset_row(xlr_stream* stream, size_t row) {
+  return guarded([&] { of_steps(stream).reset(row); });
 }
 
 xlr_status xlr_stream_save(const xlr_stream* stream, const char* file) {
   return guarded([&] {
     require(stream != nullptr && file != nullptr, "stream or file is NULL.");
-    stream->stream->save(file);
+    stream->steps ? stream->steps->save(file) : stream->stream->save(file);
   });
 }
 
 xlr_status xlr_stream_restore(xlr_model* model, const char* file, int64_t capacity, xlr_stream** stream) {
   return guarded([&] {
     require(model != nullptr && file != nullptr && stream != nullptr, "model, file or stream is NULL.");
-    *stream = new xlr_stream{Stream::restore(model->model, file, capacity)};
+    if (!model->model->bundle().is_step_model()) {
+      *stream = new xlr_stream(Stream::restore(model->model, file, capacity));
+    } else {
+      if (capacity != 0) throw Error(XLR_ERROR_OPTION, "capacity is not 0, but a step model has no slots.");
+      *stream = new xlr_stream(StepStream::restore(model->model, file));
+    }
   });
 }
 
-int64_t xlr_stream_position(const xlr_stream* stream) { return stream == nullptr ? 0 : stream->stream->position(); }
+size_t xlr_stream_rows(const xlr_stream* stream) {
+  return stream == nullptr ? 0 : stream->steps ? static_cast<std::size_t>(stream->steps->rows()) : 1;
+}
+
+int64_t xlr_stream_row_position(const xlr_stream* stream, size_t row) {
+  if (row >= xlr_stream_rows(stream)) return 0;
+  return stream->steps ? stream->steps->position(row) : stream->stream->position();
+}
+
+int64_t xlr_stream_position(const xlr_stream* stream) { return xlr_stream_row_position(stream, 0); }
 
 int64_t xlr_stream_pending(const xlr_stream* stream) {
-  return stream == nullptr ? -1 : stream->stream->pending().value_or(-1);
+  return reads_tokens(stream) ? stream->stream->pending().value_or(-1) : -1;
 }
 
-size_t xlr_stream_memory_bytes(const xlr_stream* stream) { return stream == nullptr ? 0 : stream->stream->nbytes(); }
+size_t xlr_stream_memory_bytes(const xlr_stream* stream) {
+  return stream == nullptr ? 0 : stream->steps ? stream->steps->nbytes() : stream->stream->nbytes();
+}
 
 int64_t xlr_stream_unsettled_cuts(const xlr_stream* stream) {
-  return stream == nullptr ? 0 : stream->stream->unsettled_cuts();
+  return reads_tokens(stream) ? stream->stream->unsettled_cuts() : 0;
 }
 
-int64_t xlr_stream_resets(const xlr_stream* stream) { return stream == nullptr ? 0 : stream->stream->resets(); }
+int64_t xlr_stream_resets(const xlr_stream* stream) { return reads_tokens(stream) ? stream->stream->resets() : 0; }

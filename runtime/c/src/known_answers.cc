@@ -128,7 +128,9 @@ std::optional<std::string> other_shape(const Memory& memory, const Answers& answ
 
 }  // namespace
 
-bool has_known_answers(const Model& model) { return model.bundle().files.count(kAnswersFile) != 0; }
+bool has_known_answers(const Model& model) {
+  return model.bundle().files.count(kAnswersFile) != 0 && !model.bundle().is_step_model();
+}
 
 std::optional<Check> check_known_answers(Model& model, double seconds) {
   if (!has_known_answers(model)) return std::nullopt;

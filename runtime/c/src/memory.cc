@@ -130,6 +130,15 @@ std::vector<std::int64_t> memory_sizes(const MemoryEntry& entry, const Evaluatio
   return sizes;
 }
 
+void require_memory(double bytes, const std::string& what, const char* hint) {
+  const double machine = machine_bytes();
+  if (bytes <= machine * 3 / 4) return;
+  char gigabytes[128];
+  std::snprintf(gigabytes, sizeof gigabytes, " take %.1f GB, more than three quarters of this machine's %.1f GB.",
+                bytes / 1e9, machine / 1e9);
+  throw Error(XLR_ERROR_OPTION, what + gigabytes, hint);
+}
+
 void check_capacity(const EvaluationSettings& evaluation, std::int64_t capacity) {
   if (evaluation.max_segment(capacity) < 1) {
     throw Error(XLR_ERROR_OPTION, "a capacity of " + std::to_string(capacity) +
@@ -142,13 +151,8 @@ void check_capacity(const EvaluationSettings& evaluation, std::int64_t capacity)
     for (const std::int64_t size : memory_sizes(entry, evaluation, capacity)) bytes *= static_cast<double>(size);
     total += bytes;
   }
-  const double machine = machine_bytes();
-  if (total <= machine * 3 / 4) return;
-  char gigabytes[128];
-  std::snprintf(gigabytes, sizeof gigabytes, "%.1f GB, more than three quarters of this machine's %.1f GB",
-                total / 1e9, machine / 1e9);
-  throw Error(XLR_ERROR_OPTION, "memories of " + std::to_string(capacity) + " slots take " + gigabytes + ".",
-              "Choose a smaller mem_len, segment_len or capacity.");
+  require_memory(total, "memories of " + std::to_string(capacity) + " slots",
+                 "Choose a smaller mem_len, segment_len or capacity.");
 }
 
 std::int64_t constant_number(const Input& input, const EvaluationSettings& evaluation, std::int64_t capacity) {

@@ -29,6 +29,9 @@ FirstValues read_first_values(const std::filesystem::path& folder, const Bundle&
 std::vector<std::int64_t> memory_sizes(const MemoryEntry& entry, const EvaluationSettings& evaluation,
                                        std::int64_t capacity);
 
+// Throws XLR_ERROR_OPTION, as "`what` take …": so many bytes are more than three quarters of the machine's memory.
+void require_memory(double bytes, const std::string& what, const char* hint);
+
 // Throws XLR_ERROR_OPTION: no step fits into the capacity, or the buffers take more memory than the machine has. Linux
 // grants them, and kills the process later.
 void check_capacity(const EvaluationSettings& evaluation, std::int64_t capacity);

@@ -28,12 +28,6 @@ Bundle runnable(Bundle bundle, bool kernels) {
   return bundle;
 }
 
-// The size of an axis that a graph fixes, else another number.
-std::int64_t fixed_or(const Graph& graph, const char* axis, std::int64_t other) {
-  const auto place = graph.fixed.find(axis);
-  return place == graph.fixed.end() ? other : place->second;
-}
-
 // The size of the batch, or the slots of a ring.
 std::int64_t size_of(const std::string& axis, const Memory& memory) {
   for (const Ring& ring : memory.evaluation().bundle().rings) {
@@ -47,7 +41,7 @@ std::int64_t tokens_of(const Graph& graph, const Memory& memory, std::int64_t S)
   const bool fits = std::all_of(graph.fixed.begin(), graph.fixed.end(), [&](const auto& axis) {
     return axis.first == "segment" || axis.second == size_of(axis.first, memory);
   });
-  const std::int64_t taken = fixed_or(graph, "segment", S);
+  const std::int64_t taken = graph.fixed_or("segment", S);
   return fits && taken <= S ? taken : 0;
 }
 
@@ -93,15 +87,15 @@ Model::Model(const std::filesystem::path& folder, const Onnxruntime& ort, const 
   }
   tokenizer_ = make_tokenizer(bundle_, folder);
   first_values_ = read_first_values(folder, bundle_);
-  const std::vector<Choice>& score = choices("score");
+  const std::vector<Choice>& steps = choices(bundle_.is_step_model() ? "run" : "score");
   const auto shorter = [](const Choice& a, const Choice& b) { return a.max_segment < b.max_segment; };
-  const Choice& longest = *std::max_element(score.begin(), score.end(), shorter);  // for the longest steps
+  const Choice& longest = *std::max_element(steps.begin(), steps.end(), shorter);  // for the longest steps
   session(bundle_.graphs[longest.graph]);  // fail now, not at the first document
 }
 
 std::unique_ptr<Memory> Model::new_memory(const EvaluationSettings& evaluation, std::int64_t capacity) {
   const Graph& score = *bundle_.graph("score");
-  if (const std::int64_t batch = fixed_or(score, "batch", 1); batch != 1) {
+  if (const std::int64_t batch = score.fixed_or("batch", 1); batch != 1) {
     throw Error(XLR_ERROR_OPTION, folder_.string() + ": its batch is of " + std::to_string(batch) + " rows, not one.",
                 "Convert the checkpoint again with --fixed batch=1.");
   }
@@ -148,15 +142,15 @@ const Graph& Model::graph_for(const std::string& purpose, const Memory& memory, 
 std::int64_t Model::longest_step(const std::string& purpose, std::int64_t segment) const {
   std::int64_t longest = 0;
   for (const Choice& choice : choices(purpose)) {
-    longest = std::max(longest, fixed_or(bundle_.graphs[choice.graph], "segment", choice.max_segment));
+    longest = std::max(longest, bundle_.graphs[choice.graph].fixed_or("segment", choice.max_segment));
   }
   return std::min(segment, longest);
 }
 
 std::int64_t Model::check_top(std::int64_t top) const {
-  const Graph& graph = bundle_.graphs[choices("detail").front().graph];
+  const Graph& graph = best_graph("detail");
   const auto listing = std::find_if(graph.outputs.begin(), graph.outputs.end(),
-                                    [](const Output& output) { return output.name == "top_ids"; });
+                                    [](const Tensor& output) { return output.name == "top_ids"; });
   const bool is_listed = listing != graph.outputs.end() && !listing->shape.empty();
   const std::int64_t most = is_listed ? listing->shape.back().size : 0;
   if (top >= 0 && top <= most) return most;

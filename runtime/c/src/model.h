@@ -32,6 +32,7 @@ class Model {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const Onnxruntime& ort() const { return ort_; }
   Drawable drawable() const;
+  const FirstValues& first_values() const { return first_values_; }
   void require_unchanged() { files_.require_unchanged(); }  // throws XLR_ERROR_BUNDLE_DAMAGED
 
   // Fresh memory. Throws XLR_ERROR_OPTION: no step fits into the capacity, or the graphs fix other sizes.
@@ -46,13 +47,18 @@ class Model {
   // `segment`, or the longest step of the graphs for `purpose` if that is shorter.
   std::int64_t longest_step(const std::string& purpose, std::int64_t segment) const;
 
+  // The choices of graphs for a purpose, best first, and the best one. Throws XLR_ERROR_OPTION: there is none.
+  const std::vector<Choice>& choices(const std::string& purpose) const;
+  const Graph& best_graph(const std::string& purpose) const { return bundle_.graphs[choices(purpose).front().graph]; }
+
+  // The open session of a graph.
+  const Session& session(const Graph& graph);
+
   // The likeliest tokens that graphs list. Throws XLR_ERROR_OPTION: the bundle cannot list `top` of them.
   std::int64_t check_top(std::int64_t top) const;
 
  private:
-  const std::vector<Choice>& choices(const std::string& purpose) const;
   const Graph& graph_for(const std::string& purpose, const Memory& memory, std::int64_t S) const;
-  const Session& session(const Graph& graph);
   std::unique_ptr<Session> open(const Graph& graph);
   std::shared_ptr<const Constants> constants(const EvaluationSettings& evaluation, std::int64_t capacity);
 

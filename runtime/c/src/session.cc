@@ -135,7 +135,7 @@ std::set<std::string> Session::names() const {
 
 void Session::require_names() const {
   std::set<std::string> inputs, outputs;
-  for (const Output& output : graph_.outputs) outputs.insert(output.name);
+  for (const Tensor& output : graph_.outputs) outputs.insert(output.name);
   for (const Input& input : graph_.inputs) {
     inputs.insert(input.name);
     if (input.feed == Feed::memory) outputs.insert(bundle_.memory[input.index].output);
@@ -147,24 +147,32 @@ void Session::require_names() const {
   throw Error(XLR_ERROR_BUNDLE_GRAPH, file_ + ": its inputs and outputs are not those of bundle.json.", kConvertAgain);
 }
 
+void Session::call(const Bindings& inputs, const std::vector<const char*>& names, OrtValue** values) const {
+  try {
+    ort_.call<ort::Run>(session_.get(), static_cast<const OrtRunOptions*>(nullptr), inputs.names.data(),
+                        inputs.values.data(), inputs.names.size(), names.data(), names.size(), values);
+  } catch (const OrtFailure& failure) {
+    const std::string reason = failure.what();
+    if (reason.find("allocat") != std::string::npos) throw std::bad_alloc();
+    throw Error(XLR_ERROR_BUNDLE_GRAPH, file_ + ": ONNX Runtime cannot run it (" + reason + ").", kConvertAgain);
+  }
+}
+
+void Session::run(const Bindings& inputs, const Bindings& outputs) const {
+  call(inputs, outputs.names, const_cast<OrtValue**>(outputs.values.data()));  // it writes only pointers that are null
+}
+
 std::vector<Result> Session::run(const Bindings& inputs, const Bindings& written, std::int64_t batch,
                                  std::int64_t segment) const {
   std::vector<const char*> names = written.names;
   std::vector<OrtValue*> values;
   values.reserve(names.size() + graph_.outputs.size());
   for (const OrtValue* value : written.values) values.push_back(const_cast<OrtValue*>(value));
-  for (const Output& output : graph_.outputs) {
+  for (const Tensor& output : graph_.outputs) {
     names.push_back(output.name.c_str());
     values.push_back(nullptr);
   }
-  try {
-    ort_.call<ort::Run>(session_.get(), static_cast<const OrtRunOptions*>(nullptr), inputs.names.data(),
-                        inputs.values.data(), inputs.names.size(), names.data(), names.size(), values.data());
-  } catch (const OrtFailure& failure) {
-    const std::string reason = failure.what();
-    if (reason.find("allocat") != std::string::npos) throw std::bad_alloc();
-    throw Error(XLR_ERROR_BUNDLE_GRAPH, file_ + ": ONNX Runtime cannot run it (" + reason + ").", kConvertAgain);
-  }
+  call(inputs, names, values.data());
   std::vector<Result> results;
   results.reserve(graph_.outputs.size());
   for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {  // own all of them before anything can throw
@@ -176,7 +184,7 @@ std::vector<Result> Session::run(const Bindings& inputs, const Bindings& written
 
 // Refuse results of another type or shape, or out of range: a graph may return anything.
 void Session::require_described(Result& result, std::int64_t batch, std::int64_t segment) const {
-  const Output& output = *result.output;
+  const Tensor& output = *result.output;
   std::string dtype;
   if (result.value.is_tensor()) std::tie(dtype, result.shape) = result.value.dtype_and_shape();
   bool fits = dtype == output.dtype && result.shape.size() == output.shape.size();

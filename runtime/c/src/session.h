@@ -34,7 +34,7 @@ class Bindings {
 
 // What a graph returned in memory of its own. Type and shape are those of the bundle.
 struct Result {
-  const Output* output;
+  const Tensor* output;
   Value value;
   std::vector<std::int64_t> shape;
   std::optional<Buffer> joined;  // in place of `value`: the results of several graphs, one after the other
@@ -55,6 +55,9 @@ class Session {
 
   const Graph& graph() const { return graph_; }
 
+  // Run the graph, which writes all outputs in place: tensors for each of them. Throws as the other.
+  void run(const Bindings& inputs, const Bindings& outputs) const;
+
   // Run the graph. `inputs` holds what it takes; `written` are its outputs that are memory. Returns all others, in the
   // order of the bundle. Sizes of batch and segment of 0 are free.
   //
@@ -63,6 +66,7 @@ class Session {
                           std::int64_t segment) const;
 
  private:
+  void call(const Bindings& inputs, const std::vector<const char*>& names, OrtValue** values) const;
   void require_names() const;
   void require_described(Result& result, std::int64_t batch, std::int64_t segment) const;
   template <class Count, class Name>

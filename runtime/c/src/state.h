@@ -29,12 +29,18 @@ struct State : StreamPlace {
   EvaluationSettings evaluation;
   std::int64_t capacity = 0;  // slots of the largest ring
   Memory::Counters counters;
+  std::vector<std::int64_t> positions;  // of a step model: of each row, steps since its reset
   Safetensors file{};                  // of a state that was read
   std::vector<std::string_view> data;  // of each memory, in the order of the bundle
 
   // Throws XLR_ERROR_FILE.
   static void write(const std::filesystem::path& path, const EvaluationSettings& evaluation, const Memory& memory,
                     const StreamPlace& place);
+
+  // Write a stream of a step model: `steps` since it was opened, the position of each row, and the states in the order
+  // of the bundle. Throws XLR_ERROR_FILE.
+  static void write_rows(const std::filesystem::path& path, const EvaluationSettings& evaluation, std::int64_t steps,
+                         const std::vector<std::int64_t>& positions, const std::vector<const Buffer*>& states);
 
   // Read a state of this bundle, and check it before memory is allocated for it. Throws XLR_ERROR_STATE_DAMAGED,
   // XLR_ERROR_STATE_MISMATCH, XLR_ERROR_FILE.
