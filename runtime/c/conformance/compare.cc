@@ -13,7 +13,7 @@ using xlruntime::json::Value;
 
 namespace {
 
-const std::set<std::string> kComputed = {"log_probs", "entropy", "top_log_probs", "totals"};
+const std::set<std::string> kComputed = {"log_probs", "entropy", "top_log_probs", "totals", "outputs"};
 const std::set<std::string> kOptional = {"graphs", "unknown_tokens"};
 constexpr std::size_t kShown = 100;  // bytes of a value in a message
 
@@ -44,13 +44,13 @@ std::string text_of(const Value& value) {
 std::string shown(const Value& value) { return text_of(value).substr(0, kShown); }
 
 // Return the largest difference of numbers; without a value if the values differ otherwise.
-std::optional<double> difference(const Value& expected, const Value& found, bool are_totals) {
+std::optional<double> difference(const Value& expected, const Value& found, bool are_relative) {
   double most = 0;
   if (const auto* list = expected.as<Array>()) {
     const auto* other = found.as<Array>();
     if (other == nullptr || other->size() != list->size()) return std::nullopt;
     for (std::size_t i = 0; i < list->size(); ++i) {
-      const auto each = difference((*list)[i], (*other)[i], are_totals);
+      const auto each = difference((*list)[i], (*other)[i], are_relative);
       if (!each) return std::nullopt;
       most = std::max(most, *each);
     }
@@ -60,7 +60,7 @@ std::optional<double> difference(const Value& expected, const Value& found, bool
     const auto* other = found.as<Object>();
     for (const auto& [name, value] : *object) {
       const Value* twin = other == nullptr ? nullptr : other->find(name);
-      const auto each = twin == nullptr ? std::nullopt : difference(value, *twin, are_totals);
+      const auto each = twin == nullptr ? std::nullopt : difference(value, *twin, are_relative);
       if (!each) return std::nullopt;
       most = std::max(most, *each);
     }
@@ -68,8 +68,10 @@ std::optional<double> difference(const Value& expected, const Value& found, bool
   }
   const auto a = number(expected), b = number(found);
   if (!a || !b) return text_of(expected) == text_of(found) ? std::optional(0.0) : std::nullopt;
+  const auto *whole = expected.as<std::int64_t>(), *other = found.as<std::int64_t>();
+  if (are_relative && whole && other) return *whole == *other ? 0 : INFINITY;
   // Expected numbers in nats are the shortest decimals of float32.
-  most = are_totals ? std::abs(*a - *b) / std::max(1.0, std::abs(*a))
+  most = are_relative ? std::abs(*a - *b) / std::max(1.0, std::abs(*a))
                     : std::abs(static_cast<double>(static_cast<float>(*a)) - static_cast<float>(*b));
   return std::isnan(most) ? INFINITY : most;
 }
@@ -116,7 +118,7 @@ void Comparison::add(const Object& expected, const Object& found, const std::str
       add(*wanted.as<Object>(), *value->as<Object>(), where);
     } else if (kComputed.count(name) != 0) {
       const double allowed = name == "totals" ? totals : nats;
-      const double most = difference(wanted, *value, name == "totals").value_or(INFINITY);
+      const double most = difference(wanted, *value, name == "totals" || name == "outputs").value_or(INFINITY);
       if (name != "totals") largest = std::max(largest, most);
       if (most <= allowed) continue;
       problems.push_back(where + ": " + name + " differs by up to " + shown(most) + ", allowed " + shown(allowed));

@@ -1,10 +1,14 @@
 #include "player.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <random>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 
 namespace conformance {
 
@@ -117,6 +121,78 @@ xlr_sampling sampling_of(const Object& given) {
   return sampling;
 }
 
+// Call `use` with a zero of the type that a dtype names.
+template <class Use>
+void with_type(const std::string& dtype, const Use& use) {
+  dtype == "float32"   ? use(float{})
+  : dtype == "float64" ? use(double{})
+  : dtype == "bool"    ? use(bool{})
+  : dtype == "int8"    ? use(std::int8_t{})
+  : dtype == "int16"   ? use(std::int16_t{})
+  : dtype == "int32"   ? use(std::int32_t{})
+  : dtype == "int64"   ? use(std::int64_t{})
+  : dtype == "uint8"   ? use(std::uint8_t{})
+  : dtype == "uint16"  ? use(std::uint16_t{})
+  : dtype == "uint32"  ? use(std::uint32_t{})
+  : dtype == "uint64"  ? use(std::uint64_t{})
+                       : throw NotGiven{"numbers of " + dtype};
+}
+
+// A tensor, and the nested lists that say the same in JSON.
+struct Numbers {
+  std::string name, dtype;
+  std::vector<std::size_t> sizes{};
+  std::string bytes{};
+
+  // Take a value at this depth of the lists. Those of another kind than the dtype change it, and are then refused.
+  void read(const Value& value, std::size_t depth) {
+    if (const auto* list = value.as<Array>()) {
+      if (depth == sizes.size()) sizes.push_back(list->size());
+      for (const Value& each : *list) read(each, depth + 1);
+      return;
+    }
+    const auto *flag = value.as<bool>();
+    const auto *whole = value.as<std::int64_t>();
+    const auto* text = value.as<std::string>();  // of a number that is not finite
+    const double real = text != nullptr ? std::strtod(text->c_str(), nullptr) : flag || whole ? 0 : *value.as<double>();
+    if ((flag != nullptr) != (dtype == "bool")) dtype = flag ? "bool" : "int64";
+    if (!flag && !whole && dtype != "float64") dtype = "float32";
+    with_type(dtype, [&](auto number) {
+      using T = decltype(number);
+      number = flag ? static_cast<T>(*flag) : whole ? static_cast<T>(*whole) : static_cast<T>(real);
+      bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
+    });
+  }
+
+  Value value() const {
+    const char* place = bytes.data();
+    return value(0, place);
+  }
+
+ private:
+  Value value(std::size_t depth, const char*& place) const {
+    if (depth < sizes.size()) {
+      Array list;
+      for (std::size_t i = 0; i < sizes[depth]; ++i) list.push_back(value(depth + 1, place));
+      return list;
+    }
+    Value found;
+    with_type(dtype, [&](auto number) {
+      using T = decltype(number);
+      std::memcpy(&number, place, sizeof number);
+      place += sizeof number;
+      if constexpr (std::is_same_v<T, bool>) {
+        found = number;
+      } else if constexpr (std::is_integral_v<T>) {
+        found = static_cast<std::int64_t>(number);
+      } else {
+        found = static_cast<double>(number);
+      }
+    });
+    return found;
+  }
+};
+
 int take_scores(void* user, const xlr_scores* scores) noexcept {
   add(*static_cast<Columns*>(user), *scores);
   return 0;
@@ -149,7 +225,8 @@ Object Player::play(const Object& action) {
       {"score", &Player::score},       {"stream", &Player::stream}, {"feed", &Player::feed},
       {"fork", &Player::fork},         {"reset", &Player::reset},   {"score_continuation", &Player::feed},
       {"generate", &Player::generate}, {"save", &Player::save},     {"restore", &Player::restore},
-      {"grow", &Player::grow},         {"leave", &Player::leave},   {"check", &Player::check_answers}};
+      {"grow", &Player::grow},         {"leave", &Player::leave},   {"check", &Player::check_answers},
+      {"run", &Player::run}};
   return (this->*kActions.at(field<std::string>(action, "do")))(action);
 }
 
@@ -248,7 +325,11 @@ Object Player::score(const Object& action) {
 Object Player::stream(const Object& action) {
   const xlr_settings chosen = settings(action);
   xlr_stream* made = nullptr;
-  check(xlr_stream_open(model_.get(), &chosen, integer(action, "capacity", 0), &made));
+  const Value* const rows = action.find("rows");
+  if (rows != nullptr && integer(action, "rows", 0) == 0) throw NotGiven{"rows of 0"};  // in C that is the bundle's own
+  check(rows != nullptr || info().vocab_size == 0
+            ? xlr_stream_open_rows(model_.get(), static_cast<std::size_t>(integer(action, "rows", 0)), &made)
+            : xlr_stream_open(model_.get(), &chosen, integer(action, "capacity", 0), &made));
   streams_[field<std::string>(action, "as")].reset(made);
   return {{"capacity", capacity(made)}};
 }
@@ -293,12 +374,14 @@ Object Player::fork(const Object& action) {
   xlr_stream* twin = nullptr;
   check(xlr_stream_fork(opened(action), &twin));
   streams_[field<std::string>(action, "as")].reset(twin);
-  return {{"position", xlr_stream_position(twin)}};
+  return {{"position", position(twin)}};
 }
 
 Object Player::reset(const Object& action) {
-  check(xlr_stream_reset(opened(action)));
-  return {{"position", xlr_stream_position(opened(action))}};
+  const std::int64_t row = integer(action, "row", -1);
+  check(action.find("row") != nullptr ? xlr_stream_reset_row(opened(action), static_cast<std::size_t>(row))
+                                      : xlr_stream_reset(opened(action)));
+  return {{"position", position(opened(action))}};
 }
 
 Object Player::generate(const Object& action) {
@@ -336,7 +419,43 @@ Object Player::restore(const Object& action) {
   xlr_stream* made = nullptr;
   check(xlr_stream_restore(model_.get(), file.c_str(), integer(action, "capacity", 0), &made));
   streams_[field<std::string>(action, "as")].reset(made);
-  return {{"position", xlr_stream_position(made)}};
+  return {{"position", position(made)}};
+}
+
+Object Player::run(const Object& action) {
+  xlr_stream* const stream = opened(action);
+  const std::size_t rows = xlr_stream_rows(stream);
+  std::size_t steps = 0;
+  std::vector<Numbers> given, taken;
+  for (const auto& [name, value] : field<Object>(action, "inputs")) {
+    const xlr_tensor_info* const end = info().inputs + info().input_count;
+    const auto* const wanted = std::find_if(info().inputs, end, [&](const auto& each) { return each.name == name; });
+    Numbers& numbers = given.emplace_back(Numbers{name, wanted == end ? "float32" : wanted->dtype});
+    numbers.read(value, 0);
+    if (numbers.sizes.size() > 1) steps = numbers.sizes[1];
+    if (wanted == end) continue;
+    std::vector<std::size_t> sizes{rows, steps};
+    sizes.insert(sizes.end(), wanted->shape, wanted->shape + wanted->axes);
+    const bool has_size = numbers.bytes.size() == rows * steps * wanted->bytes;
+    if (has_size && sizes != numbers.sizes) throw NotGiven{"inputs of another shape and of the right size"};
+  }
+  for (const xlr_tensor_info* each = info().outputs; each != info().outputs + info().output_count; ++each) {
+    Numbers& numbers = taken.emplace_back(Numbers{each->name, each->dtype, {rows, steps}});
+    numbers.sizes.insert(numbers.sizes.end(), each->shape, each->shape + each->axes);
+    numbers.bytes.resize(rows * steps * each->bytes);
+  }
+  const auto tensors = [](std::vector<Numbers>& all) {
+    std::vector<xlr_tensor> made;
+    for (Numbers& each : all) {
+      made.push_back({each.name.c_str(), each.dtype.c_str(), each.bytes.data(), each.bytes.size()});
+    }
+    return made;
+  };
+  const auto inputs = tensors(given), outputs = tensors(taken);
+  check(xlr_stream_run(stream, inputs.data(), inputs.size(), outputs.data(), outputs.size(), steps));
+  Object found;
+  for (const Numbers& each : taken) found.emplace_back(each.name, each.value());
+  return {{"outputs", found}};
 }
 
 // Return the text, bytes or token ids that an action gives in one of four ways.
@@ -409,6 +528,14 @@ Object Player::saved(const xlr_stream* stream, const fs::path& file) const {
     }
   }
   return {{"metadata", metadata}, {"tensors", tensors}};
+}
+
+// The steps or tokens of a stream, those of a step model for each row.
+Value Player::position(const xlr_stream* stream) const {
+  if (info().vocab_size != 0) return xlr_stream_position(stream);
+  Array rows;
+  for (std::size_t i = 0; i < xlr_stream_rows(stream); ++i) rows.emplace_back(xlr_stream_row_position(stream, i));
+  return rows;
 }
 
 Value Player::capacity(const xlr_stream* stream) const {

@@ -89,6 +89,7 @@ class Player {
   };
 
   Action open, check_answers, encode, decode, score, stream, feed, grow, leave, fork, reset, generate, save, restore;
+  Action run;
 
   Source source(const Object& action, const char* name) const;
   Ids tokens(const Object& action, const char* name) const;
@@ -98,6 +99,7 @@ class Player {
   xlr_stream* opened(const Object& action) const;
   Object saved(const xlr_stream* stream, const std::filesystem::path& file) const;
   Value capacity(const xlr_stream* stream) const;
+  Value position(const xlr_stream* stream) const;
 
   const Options& options_;
   TemporaryFolder work_;  // removed after streams and the model are closed
