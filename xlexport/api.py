@@ -217,13 +217,13 @@ def verify(
     engine = bundle if isinstance(bundle, Engine) else open_any_bundle(bundle, trust=trust)
     evaluation = engine.evaluation(**settings)
     if engine.bundle.purpose == RUN:
-        given = {"reference": reference, "text (of ids)": as_ids or None, "segments='all'": segments == "all" or None}
+        given = {"reference": reference, "as_ids": as_ids or None, **settings}
         if unused := [name for name, value in given.items() if value is not None]:
             raise OptionError(f"{listed(unused)}: not for a step model.", hint="Leave it out.")
-        assert model is not None
-        source = read(model, format=format, config=config, weights=weights, trust=trust)
-        assert isinstance(engine, StepModel) and segments != "all"
-        return _verify_step_model(engine, source, text, segments or SEGMENTS, progress)
+        inputs = None if isinstance(model, str | Path | SourceCheckpoint) else engine.bundle.config.get("inputs")
+        source = read(model, format=format, config=config, weights=weights, inputs=inputs, trust=trust)  # type: ignore[arg-type]
+        assert isinstance(engine, StepModel)
+        return _verify_step_model(engine, source, text, segments, progress)
     eager: Any
     if reference is not None:
         eager = Reference(load_reference(reference, trust=trust) if isinstance(reference, str) else reference)
@@ -238,18 +238,22 @@ def verify(
 
 
 def _verify_step_model(
-    engine: StepModel, source: SourceCheckpoint, text: Any, segments: int, progress: Progress
+    engine: StepModel, source: SourceCheckpoint, text: Any, segments: Any, progress: Progress
 ) -> StepParityReport:
     if source.architecture != engine.bundle.architecture:
-        what = f"{engine.folder}: a step model, but {source.config.get('model')} is none."
+        what = f"{engine.folder}: a step model, but a {architecture(source.architecture).title} is to verify it."
         raise ParityError(what, hint="Give the module of its conversion.")
     rows, rules = engine.bundle.fixed.get("batch", 2), engine.bundle.evaluation
+    count = segments if isinstance(segments, int) else SEGMENTS
     if text is None:
         specs = input_specs(source.config["inputs"])
-        series = random_series(specs, rows, rules.segment_len, segments, rules.max_positions)
+        series = random_series(specs, rows, rules.segment_len, count, rules.max_positions)
+    elif not isinstance(text, str | Path):
+        raise OptionError("text: a step model is verified on a file .npz.", hint="Write the arrays with numpy.savez.")
     else:
-        series = read_series(Path(text), engine.inputs, rows)
-    return verify_steps(engine, source.build_model, series, segments=segments, progress=progress)
+        series = read_series(Path(text), engine.inputs, rows, rules.max_positions)
+        count = series.steps if segments == "all" else count
+    return verify_steps(engine, source.build_model, series, segments=count, progress=progress)
 
 
 def verify_graph(

@@ -296,7 +296,7 @@ class _StepDraft(_Draft):
         if options.text is None:
             self.series = random_series(specs, rows, segment_len, options.segments or SEGMENTS, limit)
         else:
-            self.series = read_series(options.text, {name: spec.feed for name, spec in specs.items()}, rows)
+            self.series = read_series(options.text, {name: spec.feed for name, spec in specs.items()}, rows, limit)
         self.verified_on = self.series.name
 
     def verify(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,16 @@ import numpy.typing as npt
 
 from xlexport.array_files import read_arrays
 from xlexport.callbacks import Progress, no_progress
-from xlexport.errors import ArrayFileError, ExportError, ParityError
+from xlexport.errors import ArrayFileError, ParityError
 from xlexport.families import architecture
 from xlexport.families.recurrent.trial import many_calls
 from xlexport.families.step_model.inputs import InputSpec
 from xlexport.verification.tolerances import OWN_ERRORS
 from xlruntime.bundle import RUN, Feed
 from xlruntime.engine import Engine
+from xlruntime.errors import ArgumentError
 from xlruntime.messages import listed, named
+from xlruntime.step_model import as_input
 
 __all__ = ["RANDOM", "Series", "StepParityReport", "TensorDifference", "random_series", "read_series", "verify_steps"]
 
@@ -29,8 +31,10 @@ SEGMENTS = 1000
 LENGTHS = (1, 2, 3, 5, 8, 13)  # steps of segments in turn; every `LONG`th has the bundle's own length
 LONG = 50
 ROWS = 2
-FLOOR = 1e-5  # of a tensor's largest number: the sums of float32 in another order
+FLOOR = 1e-5  # of a tensor's largest number so far: the sums of float32 in another order
 WITHOUT_FLOAT64 = 1e-4  # if the module cannot compute in float64, so that its own error is unknown
+FLIPS = 1e-4  # of integers and booleans: near a threshold, rounding decides
+MOST_NUMBERS = 1 << 25  # of random inputs in memory; longer series repeat them
 RANDOM = "random inputs"
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -43,19 +47,22 @@ class Series:
     Attributes:
         arrays: (B, N, …) by name of the input.
         name: of their file, or `RANDOM`.
+        steps: of the series, which repeats the arrays if it is longer than they are.
     """
 
     arrays: Arrays
     name: str
+    steps: int
 
     def segments(self, count: int, longest: int) -> Iterator[Arrays]:
         """Yield consecutive segments (B, S, …) of different lengths: `count` of them, or as many as there are."""
-        begin, steps = 0, next(iter(self.arrays.values())).shape[1]
+        begin = 0
         for length in itertools.islice(_lengths(longest), count):
-            if begin >= steps:
+            if begin >= self.steps:
                 return
-            yield {name: array[:, begin : begin + length] for name, array in self.arrays.items()}
-            begin += length
+            places = np.arange(begin, end := min(begin + length, self.steps))
+            yield {name: array[:, places % array.shape[1]] for name, array in self.arrays.items()}
+            begin = end
 
 
 def _lengths(longest: int) -> Iterator[int]:
@@ -67,16 +74,18 @@ def random_series(specs: Mapping[str, InputSpec], rows: int, longest: int, segme
     """Return random inputs in the ranges of their specs, for this many segments, or for `limit` steps at most."""
     import torch
 
-    random = torch.Generator().manual_seed(0)
-    steps = min(sum(itertools.islice(_lengths(longest), segments)), limit or math.inf)
-    return Series({name: spec.random(rows, int(steps), random).numpy() for name, spec in specs.items()}, RANDOM)
+    random, numbers = torch.Generator().manual_seed(0), sum(math.prod(spec.shape) for spec in specs.values())
+    steps = int(min(sum(itertools.islice(_lengths(longest), segments)), limit or math.inf))
+    kept = min(steps, max(longest, MOST_NUMBERS // (rows * numbers)))
+    return Series({name: spec.random(rows, kept, random).numpy() for name, spec in specs.items()}, RANDOM, steps)
 
 
-def read_series(path: Path, feeds: Mapping[str, Feed], rows: int = 1) -> Series:
+def read_series(path: Path, feeds: Mapping[str, Feed], rows: int, limit: int | None) -> Series:
     """Read inputs from a file .npz: arrays (N, …) or (B, N, …) by the names of inputs.
 
     Args:
         rows: the batch rows that read an array without the axis of rows, each the same.
+        limit: most steps of a series.
 
     Raises:
         ArrayFileError: the file is missing, too large or damaged, or its arrays are not the inputs.
@@ -84,60 +93,110 @@ def read_series(path: Path, feeds: Mapping[str, Feed], rows: int = 1) -> Series:
     arrays = read_arrays(path)
     if arrays.keys() != feeds.keys():
         hint = "Save them with numpy.savez(file, name=array)."
-        raise ArrayFileError(f"{path}: arrays {listed(map(named, arrays))}, expected {listed(feeds)}.", hint=hint)
-    series = {}
+        found = listed(map(named, arrays)) or "none"
+        raise ArrayFileError(f"{path}: arrays {found}, expected {listed(feeds)}.", hint=hint)
+    series, lengths = {}, set()
     for name, feed in feeds.items():
         array, rank = arrays[name], len(feed.shape)
         series[name] = array = np.repeat(array[None], rows, axis=0) if array.ndim == rank - 1 else array
-        lengths = {other.shape[:2] for other in series.values()}
+        lengths.add(array.shape[:2])
         if array.shape[2:] != feed.shape[2:] or array.ndim != rank or len(lengths) > 1 or not array.size:
-            shape = f"(N{''.join(f', {axis}' for axis in feed.shape[2:])})"
+            shape = "".join(f", {axis}" for axis in feed.shape[2:])
+            what = f"{named(name)} is {arrays[name].shape}, expected (N{shape}) or (B, N{shape})"
+            raise ArrayFileError(f"{path}: {what}.", hint="Give all inputs as many rows and steps.")
+        try:
+            series[name] = as_input(name, array, feed)
+        except ArgumentError as error:
             raise ArrayFileError(
-                f"{path}: {named(name)} is {arrays[name].shape}, expected {shape}, N the same for all."
-            )
-    return Series(series, path.name)
+                f"{path}: {error.message}", hint="Save it in that type, without other numbers."
+            ) from error
+    steps = next(iter(series.values())).shape[1]
+    if limit is not None and steps > limit:
+        what = f"{path}: {steps:,} steps, but the module reads at most {limit:,}."
+        raise ArrayFileError(what, hint="Give fewer steps.")
+    return Series(series, path.name, steps)
 
 
 @dataclass
 class TensorDifference:
-    """How one output or state differs, over all segments.
+    """How one output or state differs, segment by segment.
 
     Attributes:
         dtype: of floats, differences are absolute; of others, they are the fraction of numbers that differ.
-        largest: the largest absolute number of the module.
-        difference: the largest of a segment, between graph and module.
-        own: the module's own, in float32 against itself in float64; None: it cannot compute in float64.
-        per_segment: the largest difference of each segment.
+        per_segment: the largest difference of each segment, between graph and module.
+        own: the module's own differences, in float32 against itself in float64; empty: it cannot compute in float64.
+        sizes, counts: the largest finite number of the module in each segment, and how many numbers there are.
     """
 
     dtype: str
-    largest: float = 0.0
-    difference: float = 0.0
-    own: float | None = None
     per_segment: list[float] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number of the module."""
+        return max(self.sizes)
+
+    @property
+    def difference(self) -> float:
+        """The largest difference; of integers and booleans, the fraction of all."""
+        return self._over_all(self.per_segment)
 
     @property
     def limit(self) -> float:
         """The largest difference that counts as rounding."""
-        scale = self.largest if self.dtype.startswith("float") else 0.0
-        return WITHOUT_FLOAT64 * scale if self.own is None else max(FLOOR * scale, OWN_ERRORS * self.own)
+        return float(self._limits[-1])
 
     @property
-    def passed(self) -> bool:
-        """Whether it is within the limit; no number is not."""
-        return self.difference <= self.limit
+    def first_over(self) -> int | None:
+        """The first segment that differs by more than rounding; what is no number differs."""
+        over = ~(np.array(self.per_segment) <= self._limits)
+        if not self.is_float:
+            over = (np.array(self.per_segment) > 0) & (self.difference > self.limit)
+        return int(over.argmax()) if over.any() else None
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it has floating-point numbers."""
+        return self.dtype.startswith("float")
+
+    @property
+    def _limits(self) -> npt.NDArray[np.float64]:
+        """The limit of each segment, by the numbers up to there; the first ones are too few to tell their size."""
+        count = len(self.per_segment)
+        if not self.is_float:
+            return np.full(count, max(FLIPS, OWN_ERRORS * self._over_all(self.own)))
+        upto = np.maximum(np.arange(count), min(LONG, count) - 1)
+        sizes = np.maximum.accumulate(self.sizes)[upto]
+        if not self.own:
+            return WITHOUT_FLOAT64 * sizes
+        return np.maximum(FLOOR * sizes, OWN_ERRORS * np.maximum.accumulate(self.own)[upto])
+
+    def _over_all(self, values: list[float]) -> float:
+        if self.is_float or not sum(self.counts):
+            return float(np.max(values, initial=0.0))
+        return float(np.average(values, weights=self.counts)) if values else 0.0
+
+    def to_dict(self, per_segment: bool = True) -> dict[str, Any]:
+        """Return all figures for JSON; `per_segment` includes those of each segment."""
+        fields = {"dtype": self.dtype, "difference": self.difference, "limit": self.limit, "largest": self.largest}
+        fields |= {"own": self._over_all(self.own) if self.own else None, "passed": self.first_over is None}
+        return fields | ({"per_segment": self.per_segment} if per_segment else {})
 
     def add(self, graph: npt.NDArray[Any], model: Any, exact: Any | None) -> None:
         """Add a segment's values of the graph, of the module, and of the module in float64."""
         expected = model.numpy()
-        self.largest = max(self.largest, float(np.abs(expected.astype(np.float64)).max(initial=0.0)))
+        sizes = np.abs(expected.astype(np.float64))
+        self.sizes.append(float(sizes.max(initial=0.0, where=np.isfinite(sizes))))
+        self.counts.append(expected.size)
         self.per_segment.append(self._between(graph, expected))
-        self.difference = float(np.maximum(self.difference, self.per_segment[-1]))
         if exact is not None:
-            self.own = float(np.maximum(self.own or 0.0, self._between(expected, exact.numpy())))
+            self.own.append(self._between(expected, exact.numpy()))
 
     def _between(self, value: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
-        if value.dtype.kind != "f":
+        if not self.is_float:
             return float(np.mean(value != expected)) if value.size else 0.0
         wide = value.astype(np.float64), expected.astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -169,17 +228,12 @@ class StepParityReport:
     @property
     def passed(self) -> bool:
         """Whether all differences are within their limits."""
-        return all(one.passed for one in self._all.values())
+        return self.first_segment_over_limit is None
 
     @property
     def first_segment_over_limit(self) -> int | None:
         """The first segment with a difference above its limit."""
-        over = [
-            next(number for number, value in enumerate(one.per_segment) if not value <= one.limit)
-            for one in self._all.values()
-            if not one.passed
-        ]
-        return min(over, default=None)
+        return min((one.first_over for one in self._all.values() if one.first_over is not None), default=None)
 
     @property
     def _all(self) -> dict[str, TensorDifference]:
@@ -188,13 +242,12 @@ class StepParityReport:
 
     def to_dict(self, per_segment: bool = True) -> dict[str, Any]:
         """Return all figures for JSON; `per_segment` includes the figures of each segment."""
-        fields = {**asdict(self), "passed": self.passed, "first_segment_over_limit": self.first_segment_over_limit}
-        for kind in ("outputs", "states"):
-            for name, one in getattr(self, kind).items():
-                fields[kind][name] |= {"limit": one.limit, "passed": one.passed}
-                if not per_segment:
-                    del fields[kind][name]["per_segment"]
-        return fields
+        figures = {
+            kind: {name: one.to_dict(per_segment) for name, one in getattr(self, kind).items()}
+            for kind in ("outputs", "states")
+        }
+        own = {"passed": self.passed, "first_segment_over_limit": self.first_segment_over_limit}
+        return {**vars(self), **figures, **own}
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -213,10 +266,10 @@ class StepParityReport:
     def problem(self) -> ParityError | None:
         """Return an error with the first tensor that differs; None: the bundle passed."""
         for name, one in self._all.items():
-            if not one.passed:
+            if one.first_over is not None:
                 return ParityError(
                     f"the graph differs from the module: {name} by up to {_amount(one, one.difference)}{_limit(one)}; "
-                    f"first segment over the limit: {self.first_segment_over_limit}.",
+                    f"first segment over the limit: {one.first_over}.",
                     hint="Make sure that bundle and module have the same weights; else compute it by other operators.",
                 )
         return None
@@ -228,7 +281,7 @@ class StepParityReport:
 
 
 def _amount(one: TensorDifference, value: float) -> str:
-    return f"{value:.2e}" if one.dtype.startswith("float") else f"{value:.2%} of numbers"
+    return f"{value:.2e}" if one.is_float else f"{value:.2%} of numbers"
 
 
 def _limit(one: TensorDifference) -> str:
@@ -253,12 +306,14 @@ def verify_steps(
         progress: called after every segment with their number and the largest possible number.
 
     Raises:
-        ExportError: the module raises an exception, or names other inputs, outputs or states than the bundle.
+        ParityError: the module has other inputs, outputs or states than the bundle.
+        ExportError: the module raises an exception.
         BundleError: a graph fails.
     """
     import torch
 
     model, adapter = build_model(), architecture(engine.bundle.architecture)
+    _check_same(model, engine)
     readers: list[Any] = [model]
     try:
         exact = adapter.in_float64(build_model())
@@ -270,9 +325,6 @@ def verify_steps(
     graph = engine.bundle.graphs[engine.main_graph(RUN)]
     outputs = {name: TensorDifference(tensor.dtype) for name, tensor in graph.outputs.items()}
     states = {entry.input: TensorDifference(entry.dtype) for entry in engine.bundle.memory}
-    if {*model.outputs} != {*outputs} or {*model.module.first_state()} != {*states}:
-        found = listed([*model.outputs, *model.module.first_state()])
-        raise ExportError(f"the module has outputs and states {found}, expected {listed([*outputs, *states])}.")
     rows = next(iter(series.arrays.values())).shape[0]
     memory = engine.new_memory(engine.bundle.settings, rows)
     carried: list[Any] = [None] * len(readers)
@@ -294,6 +346,25 @@ def verify_steps(
             progress(count, segments)
     kernels = engine.kernels_used(engine.main_graph(RUN))
     return StepParityReport(count, steps, rows, outputs, states, kernels, series.name)
+
+
+def _check_same(model: Any, engine: Engine) -> None:
+    """Refuse a module whose inputs, outputs or states are not those of the bundle."""
+    graph = engine.bundle.graphs[engine.main_graph(RUN)]
+    feeds = {name: feed for name, feed in graph.inputs.items() if feed.feed == "input"}
+    tensors: dict[str, Any] = {**feeds, **graph.outputs}
+    expected = [(name, each.dtype, each.shape[2:]) for name, each in tensors.items()]
+    expected += [(entry.input, entry.dtype, entry.shape[1:]) for entry in engine.bundle.memory]
+    found = [(name, spec.dtype, spec.shape) for name, spec in {**model.inputs, **model.outputs}.items()]
+    for name, value in model.module.first_state().items():
+        found.append((name, str(value.dtype).removeprefix("torch."), tuple(value.shape)))
+    if {*found} != {*expected}:
+        only = [
+            listed(f"{name} {dtype} {shape}" for name, dtype, shape in these if (name, dtype, shape) not in those)
+            for these, those in ((found, expected), (expected, found))
+        ]
+        what = f"{engine.folder}: the module has {only[0] or 'fewer tensors'}, expected {only[1] or 'no others'}."
+        raise ParityError(what, hint="Give the module of its conversion.")
 
 
 def _both(values: list[Any]) -> tuple[Any, Any]:

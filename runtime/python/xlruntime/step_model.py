@@ -18,7 +18,7 @@ from .load_options import LoadKeywords, LoadOptions
 from .messages import listed, named, shown
 from .state import State
 
-__all__ = ["StepModel", "StepStream", "load_step_model"]
+__all__ = ["StepModel", "StepStream", "as_input", "load_step_model"]
 
 Arrays = Mapping[str, Any]  # what numpy.asarray takes
 
@@ -194,11 +194,20 @@ class StepStream:
                     f"the input {named(name)} has shape {found}, expected ({axes}), with {expected[0]} rows and "
                     f"{expected[1]} steps."
                 )
-            if array.dtype.kind not in KINDS_OF_NUMBERS[np.dtype(feed.dtype).kind]:
-                raise ArgumentError(f"the input {named(name)} is {array.dtype}, expected {feed.dtype}.")
-            with np.errstate(over="ignore"):
-                arrays[name] = np.ascontiguousarray(array, feed.dtype)
-            exact = arrays[name].dtype.kind == "f" or np.array_equal(arrays[name], array)
-            if not exact or not np.isfinite(arrays[name]).all():
-                raise ArgumentError(f"the input {named(name)} has numbers that {feed.dtype} cannot hold.")
+            arrays[name] = as_input(name, array, feed)
         return arrays, single
+
+
+def as_input(name: str, array: npt.NDArray[Any], feed: Feed) -> npt.NDArray[Any]:
+    """Return an array in the dtype of an input.
+
+    Raises:
+        ArgumentError: it is of another kind, or has numbers that are not finite or that the dtype does not have.
+    """
+    if array.dtype.kind not in KINDS_OF_NUMBERS[np.dtype(feed.dtype).kind]:
+        raise ArgumentError(f"the input {named(name)} is {array.dtype}, expected {feed.dtype}.")
+    with np.errstate(over="ignore"):
+        value = np.ascontiguousarray(array, feed.dtype)
+    if not (np.isfinite(value).all() if value.dtype.kind == "f" else np.array_equal(value, array)):
+        raise ArgumentError(f"the input {named(name)} has numbers that {feed.dtype} cannot hold.")
+    return value

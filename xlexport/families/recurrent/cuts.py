@@ -73,7 +73,7 @@ def _half_precision(state: State, expected: State) -> str | None:
     """Return the name of a float32 state that other cuts change, and whose fractions all fit into 16 bits."""
     for name, value in state.items():
         fits = any(torch.equal(value, value.to(half).to(value.dtype)) for half in (torch.float16, torch.bfloat16))
-        if value.dtype == torch.float32 and fits and not torch.equal(value, expected[name]):
+        if value.dtype == torch.float32 and fits and value.any() and not torch.equal(value, expected[name]):
             return name
     return None
 

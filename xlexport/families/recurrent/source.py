@@ -28,6 +28,7 @@ __all__ = [
     "read_module",
     "recurrent_source",
     "refuse_config",
+    "refuse_other_precisions",
     "shapes_of",
 ]
 
@@ -193,7 +194,7 @@ def read_module(module: Any) -> tuple[Any, str, int | None]:
 
     Raises:
         ExportError: it lacks `first_state`, or both of `segment` and `step`; no copy of it can be exported; or its
-            `max_positions` is no length.
+            `max_positions` or `segment_len` is no length.
     """
     from torch import nn
 
@@ -216,6 +217,10 @@ def read_module(module: Any) -> tuple[Any, str, int | None]:
     if limit is not None and (type(limit) is not int or limit < 2):
         problem = f"{name}.max_positions is {shown(limit)}, expected a whole number from 2 on."
         raise ExportError(problem, hint="It is the most tokens of a document. Leave it out if there is no limit.")
+    length = getattr(module, "segment_len", None)
+    if length is not None and (type(length) is not int or not 1 <= length <= LARGEST_LENGTH):
+        problem = f"{name}.segment_len is {shown(length)}, expected a whole number from 1 to {LARGEST_LENGTH:,}."
+        raise ExportError(problem, hint="It is the tokens of a usual segment. Leave it out if any number will do.")
     return own, forms[0], None if limit is None else min(limit, LARGEST_LENGTH)
 
 
@@ -239,10 +244,7 @@ def _size_of_logits(module: Any, form: str, n_token: int | None) -> int:
             raise TypeError(f"the logits are {logits.dtype}")
         return n_token or int(logits.shape[-1])
     except Exception as error:
-        dtypes = {tensor.dtype for tensor in module.parameters() if tensor.is_floating_point()}
-        if others := listed(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes - {torch.float32})):
-            problem = f"{name}: its weights are {others}, and xlexport needs float32."
-            raise ExportError(problem, hint="Call model.float() first.") from error
+        refuse_other_precisions(name, module, error)
         if isinstance(error, ExportError):
             raise
         if n_token:
@@ -250,5 +252,14 @@ def _size_of_logits(module: Any, form: str, n_token: int | None) -> int:
         raise ExportError(
             f"{name}.{form}: one token after first_state raises {type(error).__name__} ({first_line(error)}).",
             hint="first_state() returns one row of each state, without the batch axis, which is the first one of what "
-            f"{form} takes. {form} returns (logits, new_state). docs/own_models.md has an example.",
+            f"{form} takes. {form} returns (logits, new_state). A module over numbers says what it takes in `inputs`. "
+            "docs/own_models.md has examples.",
         ) from error
+
+
+def refuse_other_precisions(name: str, module: Any, error: Exception) -> None:
+    """Raise ExportError if a module that fails has weights in another precision than float32."""
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in module.parameters() if tensor.is_floating_point()}
+    if others := listed(sorted(dtypes - {"float32"})):
+        problem = f"{name}: its weights are {others}, and xlexport needs float32."
+        raise ExportError(problem, hint="Call model.float() first.") from error

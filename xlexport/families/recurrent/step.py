@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ class RecurrentStep(StepModule):
         super().__init__()
         self.n_token = model.config.n_token
         self.first = dict(model.module.first_state())
-        self.memory = tuple(state_entry(name, value) for name, value in self.first.items())
+        self.memory = tuple(state_entry(name, value, RESERVED) for name, value in self.first.items())
         self.inputs = (TARGETS, TOKENS, *carried_inputs(self.memory))
         self.purposes = purposes_of(self.n_token, carried_outputs(self.memory))
         with torch.no_grad():
@@ -90,17 +90,20 @@ class RecurrentStep(StepModule):
         return logits.transpose(0, 1), dict(zip(self.first, carry, strict=True))
 
 
-def state_entry(name: str, value: Tensor) -> MemoryEntry:
+def state_entry(name: str, value: Tensor, reserved: Collection[str] = ()) -> MemoryEntry:
     """Return what the manifest says of a state of a user's module.
 
     Raises:
         ExportError: it has no name for a tensor of graphs, or a first value that bundles cannot hold.
     """
-    if name in RESERVED or not STATE_NAME.fullmatch(name):
+    if name in reserved or not STATE_NAME.fullmatch(name):
         raise ExportError(
             f"the state {name[:80]!r} has the name of another tensor, or no name that graphs can have.",
             hint="Name it by letters, digits, dots and underscores, without `new_` in front.",
         )
+    if not value.numel():
+        problem = f"the state {name!r} of shape {tuple(value.shape)} holds no numbers."
+        raise ExportError(problem, hint="Leave it out of first_state.")
     dtype, begins_with_zeros = str(value.dtype).removeprefix("torch."), not bool(value.any())
     if not begins_with_zeros and not value.is_floating_point():
         raise ExportError(

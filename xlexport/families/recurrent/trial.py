@@ -50,6 +50,7 @@ class Trial:
     """Calls of a user's module, each checked against the rules of `RecurrentModel`."""
 
     exact = False  # whether it computes in float64
+    numbers = False  # whether the logits are numbers to compare as they are, which no softmax follows
 
     def __init__(self, model: Any, n_token: int) -> None:
         """Check the first state, before anything runs.
@@ -58,6 +59,7 @@ class Trial:
             ExportError: `first_state` does not return named tensors of finite numbers.
         """
         self.model, self.n_token = model, n_token
+        self.numbers = getattr(model, "NUMBERS", False)
         self.forms = [form for form in ("segment", "step") if callable(getattr(model, form, None))]
         state = model.first_state()
         values = state.values() if isinstance(state, Mapping) else [None]
@@ -85,7 +87,8 @@ class Trial:
         for start in range(0, tokens.shape[1], step):
             piece = tokens[:, start] if form == "step" else tokens[:, start : start + step]
             logits, state = self._call(form, piece, state, start)
-            log_probs.append(logits.log_softmax(dim=-1).reshape(len(tokens), -1, self.n_token))
+            scores = logits if self.numbers else logits.log_softmax(dim=-1)
+            log_probs.append(scores.reshape(len(tokens), -1, self.n_token))
         return torch.cat(log_probs, dim=1), state
 
     def flow(self, tokens: Tensor, origins: State) -> tuple[Flow, Tensor, State]:
@@ -131,6 +134,8 @@ class Trial:
         try:
             logits, new = getattr(self.model, form)(ids, inputs)
             size, names = (tuple(logits.shape), logits.dtype), set(new)
+        except ExportError:
+            raise
         except Exception as error:
             problem = f"tokens of shape {tuple(tokens.shape)} raise {type(error).__name__} ({first_line(error)})"
             raise self.error(form, problem, CALLED) from error
@@ -153,7 +158,11 @@ class Trial:
             problem = f"the logits are not finite at token {start + int(wrong.min()):,}"
             hint = "Bound what can overflow, and divide by no zero. A logit may be -inf, but not all of a token."
             raise self.error(form, problem, hint)
-        if bool((logits >= 0).all()) and torch.allclose(logits.sum(dim=-1), torch.ones(()), atol=1e-3):
+        if (
+            not self.numbers
+            and bool((logits >= 0).all())
+            and torch.allclose(logits.sum(dim=-1), torch.ones(()), atol=1e-3)
+        ):
             raise self.error(form, "the logits are probabilities", "Return them before softmax, or their logarithms.")
         self._check_finite(form, "new ", new)
         return logits, new

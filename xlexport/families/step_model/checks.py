@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,19 +20,22 @@ from xlruntime.bundle import RUN, Bundle
 from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.memory import Memory
+from xlruntime.messages import listed, named
 
-__all__ = ["check_step_graph", "check_step_model"]
+__all__ = ["check_step_graph", "check_step_model", "own_words"]
 
 ROWS = 64  # of the table of inputs: enough that no two series are equal by chance
-PADDING = -1.0  # beside the outputs in a row of logits: softmax then loses nothing, and no row is a result of softmax
+QUOTED = re.compile(r"('[^']*'|\w+\.py:\d+)")  # names of the user
 WORDS = (
     (r"tokens of shape \(.*?\)", "inputs"),
-    (r"log-probabilit(y|ies)|logits", "outputs"),
-    ("logit", "output"),
-    (" nats", ""),
-    ("all n_token tokens for every token that is read", "their shapes for every step"),
-    ("token", "step"),
-    ("document", "series"),
+    (r"tokens\.shape\[1\]", "the length of a segment"),
+    (r"\bany tokens?\b", "any inputs in their ranges"),
+    (r"\bA logit\b", "An output"),
+    (r"\blog-probabilit(y|ies)\b|\blogits\b", "outputs"),
+    (r" nats\b", ""),
+    (r"\btoken(s?)\b", r"step\1"),
+    (r"\bDocuments have\b", "A series has"),
+    (r"\bdocuments?\b", "series"),
 )
 """What the checks of language models call things, and what they are in step models."""
 
@@ -44,30 +47,39 @@ def check_step_model(eager: StepEager, limit: int | None) -> Horizon:
         ExportError: the first broken rule, with the place, the difference and the likely cause.
     """
     table = _table(eager)
-    with _own_words():
-        return check_module(table, table.n_token, (), limit)
+    with own_words():
+        return _told(check_module(table, table.n_token, (), limit))
 
 
 def check_step_graph(horizon: Horizon, eager: StepEager, engine: Engine, within: float, seconds: float) -> None:
     """Compare the graph with the module far from the first state; see `Horizon.check_graph`."""
     table = _table(eager)
-    with _own_words():
+    with own_words():
         horizon.check_graph(table, table.n_token, _TableEngine(engine, table), within, seconds)
+        _told(horizon)
+
+
+def _told(horizon: Horizon) -> Horizon:
+    horizon.note = horizon.note and inown_words(horizon.note)
+    return horizon
 
 
 @contextlib.contextmanager
-def _own_words() -> Iterator[None]:
+def own_words() -> Iterator[None]:
+    """Say of a step model what the checks say of language models."""
     try:
         yield
     except ExportError as error:
-        raise ExportError(in_own_words(error.message), in_own_words(error.hint or "")) from error
+        raise ExportError(inown_words(error.message), inown_words(error.hint or "")) from error
 
 
-def in_own_words(text: str) -> str:
-    """Return what a check says of a language model, said of a step model."""
-    for pattern, word in WORDS:
-        text = re.sub(pattern, word, text)
-    return text
+def inown_words(text: str) -> str:
+    """Return what a check says of a language model, said of a step model; names of the user stay."""
+    parts = QUOTED.split(text.replace("attribute 'module.", "attribute '"))
+    for place in range(0, len(parts), 2):
+        for pattern, word in WORDS:
+            parts[place] = re.sub(pattern, word, parts[place])
+    return "".join(parts)
 
 
 def _table(eager: StepEager) -> Any:
@@ -78,6 +90,8 @@ def _table(eager: StepEager) -> Any:
 
 
 class _Table(nn.Module):
+    NUMBERS = True
+
     def __init__(self, eager: StepEager) -> None:
         super().__init__()
         self.module, self.outputs = eager.module, eager.outputs
@@ -89,23 +103,48 @@ class _Table(nn.Module):
             self.register_buffer(f"table_{name.replace('.', '/')}", rows)
         self.names = list(eager.inputs)
         self.widths = [int(np.prod(spec.shape)) for spec in eager.outputs.values()]
-        self.n_token = max(ROWS, sum(self.widths) + 1)
+        self.n_token = max(ROWS, sum(self.widths))
+        self.register_buffer("unit", torch.ones(sum(self.widths)))
+        with contextlib.suppress(Exception), torch.no_grad():  # the checks say what is wrong with the call
+            outputs, _ = eager(self.inputs(torch.arange(ROWS)[None]), eager.first_memory(1))
+            self.unit = self._unit(outputs)
+
+    def _unit(self, outputs: Tensors) -> Tensor:
+        """Return the size (V,) of each number: that of the largest one of its output, or 1."""
+        sizes = [outputs[name].double().abs().nan_to_num(0, 0, 0).amax() for name in self.outputs]
+        return torch.cat(
+            [
+                (size if size > 0 else size + 1).float().expand(width)
+                for size, width in zip(sizes, self.widths, strict=True)
+            ]
+        )
 
     def inputs(self, ids: Tensor) -> dict[str, Tensor]:
         """Return the inputs for which ids stand."""
         return {name: self.get_buffer(f"table_{name.replace('.', '/')}")[ids % ROWS] for name in self.names}
 
-    def logits(self, outputs: Mapping[str, Any], axes: tuple[int, ...]) -> Tensor:
-        """Return outputs of the axes (B, S) or (B,) side by side, padded to `n_token`."""
+    def logits(self, form: str, outputs: Tensors, axes: tuple[int, ...]) -> Tensor:
+        """Return outputs of the axes (B, S) or (B,) side by side, in their units, again and again up to `n_token`."""
+        if [*outputs] != [*self.outputs] and {*outputs} != {*self.outputs}:
+            problem = f"the outputs are {listed(map(named, outputs))}, expected {listed(self.outputs)}"
+            raise self.error(form, problem, "Return the same outputs from every call, and from segment and step.")
+        exact = self.unit.dtype == torch.float64
         for name, spec in self.outputs.items():
-            shape, dtype = (*axes, *spec.shape), str(outputs[name].dtype).removeprefix("torch.")
-            if tuple(outputs[name].shape) != shape or dtype not in (spec.dtype, "float64"):
-                found = f"{tuple(outputs[name].shape)} {dtype}"
-                raise ValueError(f"the output {name!r} is {found}, expected {shape} {spec.dtype}")
-        floats = next((value.dtype for value in outputs.values() if value.is_floating_point()), torch.float32)
-        values = [outputs[name].to(floats).reshape(*axes, -1) for name in self.outputs]
-        padding = torch.full((*axes, self.n_token - sum(self.widths)), PADDING, dtype=floats)
-        return torch.cat([*values, padding], dim=-1)
+            dtype = "float64" if exact and spec.dtype == "float32" else spec.dtype
+            found = tuple(outputs[name].shape), str(outputs[name].dtype).removeprefix("torch.")
+            if found != ((*axes, *spec.shape), dtype):
+                problem = f"the output {name!r} is {found[0]} {found[1]}, expected {(*axes, *spec.shape)} {dtype}"
+                hint = (
+                    "Return each output for every row and step that is read, of the same shape and dtype in every call."
+                )
+                raise self.error(form, problem, hint)
+        values = [outputs[name].to(self.unit.dtype).reshape(*axes, -1) for name in self.outputs]
+        numbers = torch.cat(values, dim=-1) / self.unit
+        return numbers.repeat(*[1] * len(axes), -(-self.n_token // len(self.unit)))[..., : self.n_token]
+
+    def error(self, form: str, problem: str, hint: str) -> ExportError:
+        """Return the error that names the module's class and method."""
+        return ExportError(f"{type(self.module).__name__}.{form}: {problem}.", hint)
 
     def first_state(self) -> Tensors:
         """Return the module's own."""
@@ -124,8 +163,9 @@ class _Table(nn.Module):
         copies = {name: value.clone() for name, value in inputs.items()}
         outputs, new = getattr(self.module, form)(dict(inputs), state)
         if written := [name for name, value in copies.items() if not torch.equal(value, inputs[name])]:
-            raise ValueError(f"the method writes in place into its input {written[0]!r}")
-        return self.logits(outputs, tuple(ids.shape)), new
+            problem = f"the method writes in place into its input {written[0]!r}"
+            raise self.error(form, problem, "Compute new tensors.")
+        return self.logits(form, outputs, tuple(ids.shape)), new
 
 
 class _TableEngine:
@@ -150,9 +190,9 @@ class _TableEngine:
     def step(
         self, purpose: str, memory: Memory, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
     ) -> dict[str, npt.NDArray[Any]]:
-        """Run the inputs for which tokens (B, S) stand; return `log_prob` (B, S) of the targets."""
+        """Run the inputs for which tokens (B, S) stand; return the numbers (B, S) of the targets as `log_prob`."""
         inputs = {name: value.numpy() for name, value in self._table.inputs(torch.from_numpy(tokens)).items()}
         outputs = self._engine.run(RUN, memory, inputs)
         tensors = {name: torch.from_numpy(np.array(value)) for name, value in outputs.items()}
-        log_probs = self._table.logits(tensors, tokens.shape).log_softmax(dim=2)
-        return {"log_prob": log_probs.gather(2, torch.from_numpy(targets)[..., None])[..., 0].numpy()}
+        numbers = self._table.logits("run", tensors, tokens.shape)
+        return {"log_prob": numbers.gather(2, torch.from_numpy(targets)[..., None])[..., 0].numpy()}

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from xlexport.errors import ExportError
 from xlexport.families.recurrent.eager import batched
+from xlexport.families.recurrent.source import refuse_other_precisions
+from xlexport.families.recurrent.trial import Trial
 from xlexport.families.step_model.inputs import NAME, InputSpec, Specs
-from xlruntime.messages import first_line, listed, named, shown
+from xlruntime.messages import first_line, shown
 
 __all__ = ["OutputSpec", "StepEager", "Tensors", "output_specs"]
 
@@ -89,10 +91,17 @@ def output_specs(module: Any, form: str, inputs: Mapping[str, InputSpec]) -> dic
         tensors = {key: value[:, 0] for key, value in tensors.items()}
     try:
         with torch.no_grad():
+            Trial(module, 1)  # which checks the first state
+            if not module.first_state():
+                problem = f"{name}.first_state: there is no state, so that steps do not depend on each other."
+                raise ExportError(problem, hint="Return one, or export the module by torch.onnx.export.")
             outputs, state = getattr(module, form)(tensors, batched(module.first_state(), rows))
         if not isinstance(state, Mapping):
             raise TypeError(f"the new state is {shown(state)}, not a mapping")
     except Exception as error:
+        refuse_other_precisions(name, module, error)
+        if isinstance(error, ExportError):
+            raise
         raise ExportError(
             f"{name}.{form}: one call after first_state raises {type(error).__name__} ({first_line(error)}).",
             hint=f"{form} takes ({{name: inputs}}, {{name: state}}), and returns (outputs, new_state), both mappings.",
@@ -101,14 +110,17 @@ def output_specs(module: Any, form: str, inputs: Mapping[str, InputSpec]) -> dic
         raise ExportError(f"{name}.{form}: the outputs are {shown(outputs)}.", hint='Return {"action": tensor}, state.')
     axes = (rows, steps) if form == "segment" else (rows,)
     specs, taken = {}, {*inputs, *state, *(f"new_{key}" for key in state)}
+    for key in [*outputs, *({*inputs} & {*state})]:
+        if not isinstance(key, str) or not NAME.fullmatch(key) or key in taken:
+            problem = f"{shown(key)} is the name of another tensor too, or none that graphs can have"
+            raise ExportError(f"{name}.{form}: {problem}.", hint="Give each input, output and state a name of its own.")
     for key, value in outputs.items():
-        dtype = str(getattr(value, "dtype", "no tensor")).removeprefix("torch.")
+        dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
         shape = tuple(getattr(value, "shape", ()))
         if dtype not in OUTPUT_DTYPES or shape[: len(axes)] != axes or 0 in shape:
-            problem = f"the output {named(str(key))} is {dtype} {shape}, expected {axes} in front"
-            raise ExportError(f"{name}.{form}: {problem}.", hint=f"Return one of {listed(OUTPUT_DTYPES)}.")
-        if not isinstance(key, str) or not NAME.fullmatch(key) or key in taken:
-            problem = f"the output {shown(key)} has the name of another tensor, or none that graphs can have"
-            raise ExportError(f"{name}.{form}: {problem}.", hint="Give each input, output and state a name of its own.")
+            problem = f"the output {key!r} is {dtype} {shape}, expected {axes} in front, for {rows} rows"
+            problem += f" of {steps} steps" if form == "segment" else ""
+            hint = "Return all rows and steps that are read, as float32, bool, uint8 or signed integers."
+            raise ExportError(f"{name}.{form}: {problem}.", hint=hint)
         specs[key] = OutputSpec(dtype, shape[len(axes) :])
     return specs

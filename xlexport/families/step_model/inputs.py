@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from xlexport.errors import ExportError
@@ -19,7 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "InputSpec", "Specs", "input_specs"]
 
 NAME = re.compile(r"(?!new_)[A-Za-z_][\w.]{0,79}", re.ASCII)  # that a tensor of a graph can have
-DTYPES = ("float32", "bool", "uint8", "int8", "int16", "int32", "int64")
+RANGES: Mapping[str, tuple[float, float]] = {
+    "float32": (-1e38, 1e38),
+    "bool": (0, 1),
+    "uint8": (0, 255),
+    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+}
+DTYPES = tuple(RANGES)
+NUMBER: Any = Real  # NumPy's too
+MOST_NUMBERS = 1 << 22  # of one step: the checks read a table of many
 EXAMPLE = 'Write inputs={"observation": (8,)}, or {"button": {"shape": (), "dtype": "int64", "low": 0, "high": 3}}.'
 
 Specs = Mapping[str, "InputSpec"]
@@ -57,7 +66,8 @@ class InputSpec:
         if self.dtype == "float32":
             return self.low + (self.high - self.low) * torch.rand(size, generator=generator)
         least, most = (0, 1) if self.dtype == "bool" else (int(self.low), int(self.high))
-        return torch.randint(least, most + 1, size, generator=generator).to(getattr(torch, self.dtype))
+        end = min(most + 1, torch.iinfo(torch.int64).max)
+        return torch.randint(least, end, size, generator=generator).to(getattr(torch, self.dtype))
 
 
 def input_specs(inputs: object) -> dict[str, InputSpec]:
@@ -77,28 +87,28 @@ def _spec(name: object, value: Any) -> InputSpec:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         hint = "Name it by letters, digits, dots and underscores, without `new_` in front."
         raise ExportError(f"the input {shown(name)} has no name that graphs can have.", hint=hint)
-    if isinstance(value, InputSpec):
-        value = value.to_dict()
-    fields = dict(value) if isinstance(value, Mapping) else {"shape": value}
+    fields = value.to_dict() if isinstance(value, InputSpec) else value
+    fields = dict(fields) if isinstance(fields, Mapping) else {"shape": fields}
     if fields.get("dtype", "float32") != "float32":
         fields = {"low": 0, "high": 1, **fields}
-    try:
-        shape = tuple(fields.pop("shape"))
-        spec = InputSpec(shape, **fields)
-        if not all(type(axis) is int and axis > 0 for axis in shape) or spec.dtype not in DTYPES:
-            raise ValueError(f"a shape of numbers above 0, and one of {', '.join(DTYPES)}")
-        if not math.isfinite(spec.low) or not spec.low <= spec.high < math.inf:
-            raise ValueError("finite numbers, low not above high")
-        _check_range(spec)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ExportError(f"the input {name!r} is {shown(value)}: expected {error}.", hint=EXAMPLE) from error
-    return spec
+    if problem := _problem(**{"shape": None, "dtype": "float32", "low": -1.0, "high": 1.0, **fields}):
+        raise ExportError(f"the input {name!r} is {shown(value)}: expected {problem}.", hint=EXAMPLE)
+    kind = float if fields.get("dtype", "float32") == "float32" else int
+    limits = {key: kind(fields[key]) for key in ("low", "high") if key in fields}
+    return InputSpec(**{**fields, "shape": tuple(fields["shape"]), **limits})
 
 
-def _check_range(spec: InputSpec) -> None:
-    import torch
-
-    if spec.dtype not in ("float32", "bool"):
-        limits = torch.iinfo(getattr(torch, spec.dtype))
-        if not (limits.min <= spec.low and spec.high <= limits.max):
-            raise ValueError(f"numbers from {limits.min} to {limits.max}, as {spec.dtype} holds them")
+def _problem(shape: Any, dtype: Any, low: Any, high: Any, **others: Any) -> str | None:
+    """Return what is expected of a spec that is wrong."""
+    if others:
+        return "shape, dtype, low and high"
+    sizes = isinstance(shape, list | tuple) and all(type(axis) is int and axis > 0 for axis in shape)
+    if not sizes or math.prod(shape) > MOST_NUMBERS:
+        return f"as shape a list of numbers above 0, with a product of at most {MOST_NUMBERS:,}"
+    if dtype not in DTYPES:
+        return f"a dtype of {', '.join(DTYPES)}"
+    least, most = RANGES[dtype]
+    whole = dtype != "float32"
+    if not all(isinstance(end, NUMBER) and least <= end <= most and not (whole and end % 1) for end in (low, high)):
+        return f"low and high, {'whole ' * whole}numbers from {least:g} to {most:g}"
+    return None if low <= high else "low not above high"

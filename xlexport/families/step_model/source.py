@@ -25,12 +25,12 @@ def step_source(module: Any, inputs: object = None, *, files: Iterable[Path] = (
         ExportError: as `read_module`, `input_specs` and `output_specs`.
     """
     from xlexport.families.recurrent.own_copy import own_copy
-    from xlexport.families.recurrent.trial import Trial
+    from xlexport.families.step_model.checks import own_words
     from xlexport.families.step_model.eager import StepEager, output_specs
 
-    own, form, limit = read_module(module)
+    with own_words():
+        own, form, limit = read_module(module)
     specs = input_specs(inputs if inputs is not None else getattr(own, "inputs", None))
-    Trial(own_copy(own), 1)  # which checks the first state
     outputs = output_specs(own_copy(own), form, specs)
     config = {
         "model": type(own).__qualname__,
