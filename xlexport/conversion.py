@@ -152,7 +152,8 @@ class ConversionPlan:
         if options.quantization is not None:
             pairs = architecture(source.architecture).encoder(source.config) is not None
             check_texts(tokenizer.spec, texts, options.as_ids, pairs)
-        check_verify_text(tokenizer.spec, options.text, options.as_ids)
+        if source.architecture != StepModelArchitecture.name:
+            check_verify_text(tokenizer.spec, options.text, options.as_ids)
         return cls(replace(source, notes=_notes(source, options)), options, evaluation, tokenizer, texts)
 
     @property
@@ -382,6 +383,8 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
         )
     if source.architecture == StepModelArchitecture.name:
         settings = {"--dtype": options.dtype != "float32", "--to": options.to != "onnx", "--ids": options.as_ids}
+        settings["--tokenizer"] = options.tokenizer not in (None, "none")
+        settings |= {f"--set {name}": getattr(options, name) is not None for name in ("vocab_style", "bos", "eos")}
         if others := [name for name, chosen in settings.items() if chosen]:
             what = f"{' and '.join(others)}: not for a step model, whose bundle holds float32 ONNX graphs over numbers."
             raise ExportError(what, hint="Leave it out.")

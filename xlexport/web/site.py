@@ -15,9 +15,10 @@ from xlexport.page.assemble import COLOUR_LEVELS, bundle_note, ceilings, page_pi
 from xlexport.scoring.totals import caveats
 from xlexport.web.javascript import Package, find_packages
 from xlruntime import BundleDamagedError, BundleFormatError, __version__
-from xlruntime.bundle import DIGEST, MANIFEST, Bundle
+from xlruntime.bundle import DIGEST, MANIFEST, RUN, Bundle
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Tokenizer
+from xlruntime.engine import check_kind
 from xlruntime.tokenizers import make_tokenizer
 
 __all__ = ["POLICY", "SITE_FILE", "check_output", "write_site"]
@@ -83,6 +84,8 @@ def write_site(
 
 def _check_runnable(bundle: Bundle, folder: Path) -> None:
     """Refuse bundles that no browser can run, or whose text it cannot read."""
+    if bundle.purpose == RUN:
+        check_kind(folder, bundle, "language model")
     others = sorted({graph.format for graph in bundle.graphs.values()} - {"onnx"})
     if others:
         raise BundleFormatError(

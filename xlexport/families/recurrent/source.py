@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -237,7 +238,7 @@ def _size_of_logits(module: Any, form: str, n_token: int | None) -> int:
 
     name, token = type(module).__qualname__, torch.zeros((1, 1) if form == "segment" else (1,), dtype=torch.int64)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             Trial(module, 1)  # which checks the first state
             logits, _ = getattr(module, form)(token, batched(module.first_state(), 1))
         if logits.dtype != torch.float32:
