@@ -30,6 +30,7 @@ from xlexport.errors import ParityError
 from xlexport.families import architecture
 from xlexport.families.recurrent.protocol import RecurrentModel
 from xlexport.families.recurrent.source import module_source
+from xlexport.families.step_model import StepModelArchitecture
 from xlexport.families.step_model.inputs import input_specs
 from xlexport.families.step_model.protocol import StatefulModule
 from xlexport.format4 import upgrade
@@ -220,8 +221,10 @@ def verify(
         given = {"reference": reference, "as_ids": as_ids or None, **settings}
         if unused := [name for name, value in given.items() if value is not None]:
             raise OptionError(f"{listed(unused)}: not for a step model.", hint="Leave it out.")
-        inputs = None if isinstance(model, str | Path | SourceCheckpoint) else engine.bundle.config.get("inputs")
+        by_name = isinstance(model, str | Path | SourceCheckpoint) or getattr(model, "inputs", None) is not None
+        inputs = None if by_name else engine.bundle.config.get("inputs")
         source = read(model, format=format, config=config, weights=weights, inputs=inputs, trust=trust)  # type: ignore[arg-type]
+        _check_kind(engine, source)
         assert isinstance(engine, StepModel)
         return _verify_step_model(engine, source, text, segments, progress)
     eager: Any
@@ -229,20 +232,31 @@ def verify(
         eager = Reference(load_reference(reference, trust=trust) if isinstance(reference, str) else reference)
     elif isinstance(model, str | Path):
         record = engine.bundle
-        eager = load_source(model, format, config, weights=_path(weights), trust=trust, bundle=record).build_model
+        source = load_source(model, format, config, weights=_path(weights), trust=trust, bundle=record)
+        _check_kind(engine, source)
+        eager = source.build_model
     else:
         assert model is not None
-        eager = read(model, n_token=engine.bundle.vocab_size).build_model
+        source = read(model, n_token=engine.bundle.vocab_size)
+        _check_kind(engine, source)
+        eager = source.build_model
     ids = _ids(engine, text, as_ids, eager)
     return verification.verify(engine, eager, ids, segments=segments, evaluation=evaluation, progress=progress)
+
+
+def _check_kind(engine: Engine, source: SourceCheckpoint) -> None:
+    """Refuse to compare a step model with what is none, and the other way round."""
+    steps = StepModelArchitecture.name
+    if (source.architecture == steps) != (engine.bundle.purpose == RUN):
+        raise ParityError(
+            f"{engine.folder}: a {engine.kind}, but the model is of the architecture {source.architecture}.",
+            hint="Give the model of its conversion.",
+        )
 
 
 def _verify_step_model(
     engine: StepModel, source: SourceCheckpoint, text: Any, segments: Any, progress: Progress
 ) -> StepParityReport:
-    if source.architecture != engine.bundle.architecture:
-        what = f"{engine.folder}: a step model, but a {architecture(source.architecture).title} is to verify it."
-        raise ParityError(what, hint="Give the module of its conversion.")
     rows, rules = engine.bundle.fixed.get("batch", 2), engine.bundle.evaluation
     count = segments if isinstance(segments, int) else SEGMENTS
     if text is None:

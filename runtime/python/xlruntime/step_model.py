@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from .bundle import RUN, Feed
 from .engine import Engine
-from .errors import ArgumentError, StateMismatchError, TooLongError
+from .errors import ArgumentError, OptionError, StateMismatchError, TooLongError
 from .held_text import HeldText
 from .load_options import LoadKeywords, LoadOptions
-from .messages import listed, named, shown
+from .messages import first_line, listed, named, shown
 from .state import State
 
 __all__ = ["StepModel", "StepStream", "as_input", "load_step_model"]
@@ -49,9 +49,12 @@ class StepModel(Engine):
         """Return a stream of this many independent rows; None: one, or the number that the graphs fix.
 
         Raises:
-            OptionError: the graphs fix another number of rows.
+            OptionError: it is no such number, or the graphs fix another one.
         """
-        return StepStream(self, self.bundle.fixed.get("batch", 1) if rows is None else rows)
+        count = self.bundle.fixed.get("batch", 1) if rows is None else rows
+        if not isinstance(count, int | np.integer) or isinstance(count, bool):
+            raise OptionError(f"rows is {shown(rows)}, expected a whole number from 1 on.")
+        return StepStream(self, int(count))
 
     def restore(self, file: str | Path) -> StepStream:
         """Continue a stream that `StepStream.save` wrote, with all of its rows.
@@ -141,8 +144,8 @@ class StepStream:
             ArgumentError: there is no such row.
         """
         rows = self.memory.batch_size
-        if row is not None and not 0 <= row < rows:
-            raise ArgumentError(f"row is {row}, expected 0 to {rows - 1}.")
+        if row is not None and not (isinstance(row, int | np.integer) and 0 <= row < rows):
+            raise ArgumentError(f"row is {shown(row)}, expected 0 to {rows - 1}.")
         for each in range(rows) if row is None else [row]:
             self.memory.restart(each, refill=True)
 
@@ -180,7 +183,7 @@ class StepStream:
         names = {*inputs} if hasattr(inputs, "keys") else {shown(inputs)}
         if names != {*feeds}:
             raise ArgumentError(f"the inputs are {listed(map(str, names)) or 'none'}, expected {listed(feeds)}.")
-        arrays = {name: np.asarray(inputs[name]) for name in feeds}
+        arrays = {name: _array(name, inputs[name]) for name in feeds}
         single = all(array.ndim == len(feeds[name].shape) - 1 for name, array in arrays.items())
         if single:
             arrays = {name: array[:, None] for name, array in arrays.items()}
@@ -196,6 +199,13 @@ class StepStream:
                 )
             arrays[name] = as_input(name, array, feed)
         return arrays, single
+
+
+def _array(name: str, value: Any) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except Exception as error:  # such as lists of different lengths, and tensors with gradients
+        raise ArgumentError(f"the input {named(name)} is no array: {first_line(error)}.") from error
 
 
 def as_input(name: str, array: npt.NDArray[Any], feed: Feed) -> npt.NDArray[Any]:
