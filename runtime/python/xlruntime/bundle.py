@@ -522,6 +522,11 @@ class Bundle:
             return
         if others := [*self.steps.keys() - {RUN}, *(name for name in (POSITIONS, ENCODE) if name in self.graphs)]:
             yield f"beside steps {RUN!r} graphs for {listed(map(named, sorted(others)))}"
+        graphs = [self.graphs[choice.graph] for choice in self.steps[RUN] if choice.graph in self.graphs]
+        if any(graph.inputs != graphs[0].inputs for graph in graphs):
+            yield f"steps of {RUN!r} are graphs with different inputs"
+        if not all(graph.outputs and any(feed.feed == "input" for feed in graph.inputs.values()) for graph in graphs):
+            yield f"a graph for steps {RUN!r} has no input, or no output"
         rules = self.evaluation
         if self.tokenizer.kind != "none" or rules.full_document or rules.restart:
             yield f"steps {RUN!r} with a tokenizer, whole documents or restarts"

@@ -168,12 +168,18 @@ class State:
         ]
         if problems:
             return problems
-        if steps:
-            return [] if self.history == self.position else [f"history is {self.history}, position {self.position}"]
-        if self.history > self.position:
-            problems.append(f"history is {self.history}, but {self.position} tokens were read")
         if evaluation.max_segment(self.capacity) < 1:
             problems.append(f"capacity is {self.capacity}, but {evaluation.most_rows} rows are kept")
+        if steps:
+            if self.history != self.position:
+                problems.append(f"history is {self.history}, but position {self.position}")
+            if self.offset < max(self.rows("position")):
+                problems.append(f"offset is {self.offset}, but a row has read more steps")
+            if self.held.raw or self.held.begun or self.tokenizer or evaluation.restart:
+                problems.append("it is of a text")
+            return problems
+        if self.history > self.position:
+            problems.append(f"history is {self.history}, but {self.position} tokens were read")
         if (self.pending is None) != (self.position == 0):
             problems.append(f"{self.position} tokens were read, and {self.pending} is held")
         return problems
