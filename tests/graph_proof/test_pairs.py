@@ -71,6 +71,8 @@ def graph(inputs: str, outputs: str) -> GraphFile:
         ("foo_in:1,512 gain:1 h:1,8", "foo_out:1,512 hn:1,8", "h=hn"),
         ("hidden_states:1,t,8 h:1,8", "last_hidden_state:1,t,8 hn:1,8", "h=hn"),
         ("x:1,8", "x_out:1,8", ""),
+        ("audio:1,512 audio_tail:1,64 h:1,8", "audio_out:1,512 audio_tail_out:1,64 hn:1,8",
+         "audio_tail=audio_tail_out h=hn"),
         # by shape, beside what names found
         ("x:t,b,3 h0:1,b,4 foo:1,b,4", "y:t,b,4 hn:1,b,4 bar:1,b,4", "h0=hn foo=bar"),
         ("x:1,80 zi:1,80 h:1,8", "y:1,80 zf:1,80 hn:1,8", "zi=zf h=hn"),

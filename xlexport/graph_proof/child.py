@@ -93,7 +93,7 @@ def _wait(process: subprocess.Popen[bytes], output: IO[bytes], options: GraphOpt
 def _result(graph: Path, content: bytes, status: int | None, options: GraphOptions) -> GraphReport:
     """Return the report in the child's output, or raise the error that it holds."""
     ended = f"{graph}: its process ended with status {status}"
-    hint = f"Memory may have run out; {options.memory:,} bytes were allowed: --set memory=N."
+    hint = "Allow more memory: --set memory=N."
     if not content:
         raise GraphError(f"{ended}, as it does if memory runs out.", hint=hint)
     budget = Limits(bytes=64 * MOST_RESULT).budget(str(graph), GraphError)
@@ -105,9 +105,7 @@ def _result(graph: Path, content: bytes, status: int | None, options: GraphOptio
     except (KeyError, TypeError) as error:
         raise GraphError(f"{ended} and left no report.", hint=hint) from error
     if kind == "MemoryError":
-        raise GraphError(
-            f"{graph}: needs more than {options.memory:,} bytes of memory.", hint="Allow more: --set memory=N."
-        )
+        raise GraphError(f"{graph}: needs more than {options.memory:,} bytes of memory.", hint=hint)
     found = getattr(own_errors, kind, None) or getattr(runtime_errors, kind, None)
     if isinstance(found, type) and issubclass(found, HintedError):
         message, advice = (text and text.replace(f"{os.getcwd()}{os.sep}", "") for text in (message, advice))

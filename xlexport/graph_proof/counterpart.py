@@ -188,6 +188,9 @@ def open_other(file: GraphFile, of: GraphWalk, options: GraphOptions, folder: Pa
 
 def open_module(name: str, of: GraphWalk, trust: bool, folder: Path) -> OtherModule:
     """Return the module `FILE.py:NAME`, once its code has run in `folder`; errors as `load_reference`."""
+    if (file := name.rstrip(":")).endswith(".py"):
+        hint = f"Give {file}:NAME, of a module, or of a function that takes the graph's inputs."
+        raise GraphError(f"{file}: Python code, without a name in it.", hint=hint)
     with contextlib.chdir(folder):
         module = load_reference(name, trust=trust)
     if hasattr(module, "eval"):

@@ -20,7 +20,7 @@ import onnx.inliner
 from xlexport.errors import GraphError
 from xlruntime.errors import BundleGraphError
 from xlruntime.graph_gate import GRAPH_LIMITS, FileRecord
-from xlruntime.hub_cache import BLOBS, SNAPSHOTS
+from xlruntime.hub_cache import real_folders
 from xlruntime.limits import read_at_most
 from xlruntime.messages import first_line, named, near_path
 
@@ -68,7 +68,8 @@ class _ForeignRecord(FileRecord):
     def location_problem(self, location: str) -> str | None:
         """Return what is wrong with a file of tensors: it must lie in the graph's folder or the hub's own cache."""
         folder = Path(self.budget.name).absolute().parent
-        roots = [real := folder.resolve(), *(one.parent / BLOBS for one in real.parents if one.name == SNAPSHOTS)]
+        real = folder.resolve()
+        roots = [real, *(blobs for one in (real, *real.parents) for blobs in real_folders(one)[1:])]
         try:
             found = (folder / location).resolve()
             is_inside = not Path(location).is_absolute() and any(map(found.is_relative_to, roots))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import re
-import wave
-from collections.abc import Sequence
-from dataclasses import dataclass
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,12 +21,12 @@ from xlexport.graph_proof.layout import Layout
 from xlruntime.limits import Limits, read_at_most
 from xlruntime.messages import first_line, listed, named, near_path
 
-__all__ = ["Source", "is_number", "make_source", "read_values"]
+__all__ = ["Source", "is_number", "make_source", "read_values", "shaped"]
 
 BLOCK = 16  # steps whose random numbers are drawn together
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-RANGE = re.compile(rf"({NUMBER})\.\.({NUMBER})")
-PCM = {1: ("u1", 128.0, 128.0), 2: ("<i2", 0.0, 2.0**15), 4: ("<i4", 0.0, 2.0**31)}  # type, zero, one, by bytes
+RANGE = re.compile(rf"{NUMBER}(?:\.\.{NUMBER})?")
+WHOLE, REAL, EXTENSIBLE = 1, 3, 0xFFFE  # kinds of samples in a file .wav; the last has the kind further behind
 Word = Literal["count", "total", "length"]
 WORDS: dict[Word, str] = {
     "count": "its place in the stream",
@@ -72,7 +72,7 @@ class Source:
             how = f"{self.low:g}"
         else:
             how = f"random {self.low:g} to {self.high:g}"
-        context = f", each step after the last {self.context} of the step before" if self.context else ""
+        context = f", on axis {self.axis} after the last {self.context} of the step before" if self.context else ""
         return f"{self.port}: {how}{context}"
 
     def values(self, layout: Layout, rows: Sequence[int], start: int, stop: int, length: int, past: int) -> Any:
@@ -132,13 +132,13 @@ class Source:
         """Return the random numbers of a block of steps."""
         generator = np.random.default_rng([self.seed, row, block, *self.port.name.encode()])
         if self.port.dtype.kind in "iub":
-            return generator.integers(int(self.low), int(self.high), shape, endpoint=True).astype(self.port.dtype)
+            return generator.integers(int(self.low), int(self.high), shape, self.port.dtype, endpoint=True)
         return generator.uniform(self.low, self.high, shape).astype(self.port.dtype)
 
 
 def is_number(text: str) -> bool:
     """Return whether a value of `--input` is a number or a range, not a file or a word."""
-    return bool(re.fullmatch(NUMBER, text) or RANGE.fullmatch(text))
+    return bool(RANGE.fullmatch(text))
 
 
 def make_source(
@@ -168,14 +168,57 @@ def make_source(
         return _chosen(graph, port, layout, source)
     if (word := next((one for one in WORDS if one == text), None)) is not None:
         return source(word=word)
-    if match := RANGE.fullmatch(text):
-        low, high = float(match[1]), float(match[2])
-        if low > high:
-            raise GraphError(f"--input {named(port.name)}={text}: {low:g} is above {high:g}.", hint="Give LOW..HIGH.")
-        return source(low=low, high=high)
-    if re.fullmatch(NUMBER, text):
-        return source(low=float(text), high=float(text))
-    return source(data=_fitting(port, read_values(folder / text, port.name), layout, axis, length))
+    if is_number(text):
+        low, _, high = text.partition("..")
+        ends = _as_type(port, _numbers([low, high or low]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            width = ends[1].astype(float) - ends[0].astype(float)
+        if not 0 <= width < np.inf:
+            what = f"--input {named(port.name)}={text}: from {low} to {high} is no range of {port.dtype}."
+            raise GraphError(what, hint="Give LOW..HIGH.")
+        return source(low=ends[0].item(), high=ends[1].item())
+    return source(data=_fitting(port, _read_for(port, folder / text), layout, axis, length))
+
+
+def shaped(port: Port, first: Mapping[str, npt.NDArray[Any]], text: str | None, folder: Path) -> Port:
+    """Return an input of unknown shape with that of its first value, of a step in its file, or of a number.
+
+    Raises:
+        GraphError: nothing says its shape.
+    """
+    if port.shape is not None:
+        return port
+    if port.name in first:
+        return replace(port, shape=first[port.name].shape)
+    if text is None:
+        hint = f"Give all steps, --input {named(port.name)}=FILE.npy, or a state's first value, --first FILE.npz."
+        raise GraphError(f"{port}: nothing says what a step reads.", hint=hint)
+    is_one = is_number(text) or text in WORDS
+    return replace(port, shape=() if is_one else read_values(folder / text, port.name).shape[1:])
+
+
+def _read_for(port: Port, path: Path) -> npt.NDArray[Any]:
+    """Return the numbers of a file; sound reaches from end to end of a type of whole numbers."""
+    values = read_values(path, port.name)
+    if path.suffix != ".wav" or port.dtype.kind not in "iu":
+        return values
+    half = 2.0 ** (8 * min(port.dtype.itemsize, 4) - 1)
+    return np.floor(values * half) + (half if port.dtype.kind == "u" else 0)
+
+
+def _as_type(port: Port, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values in the type of an input; GraphError if it cannot hold them."""
+    if port.dtype.kind in "iub":
+        low, high = (0, 1) if port.dtype.kind == "b" else (np.iinfo(port.dtype).min, np.iinfo(port.dtype).max)
+        wrong = ~((values >= low) & (values < high + 1) & (values == np.floor(values)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = values.astype(port.dtype)
+    if port.dtype.kind not in "iub":
+        wrong = np.isinf(cast.astype(float)) & np.isfinite(values)
+    if wrong.any():
+        what = f"--input {named(port.name)}: {port.dtype} cannot hold {values[wrong].flat[0]:g}."
+        raise GraphError(what, hint="Give other values.")
+    return cast
 
 
 def _stream_axis(port: Port, layout: Layout) -> int | None:
@@ -222,7 +265,7 @@ def _fitting(port: Port, data: npt.NDArray[Any], layout: Layout, axis: int | Non
     if not fits or not steps.size or (axis is not None and steps.shape[axis] < axes[axis]):
         what = f"--input {named(port.name)}: an array of shape {data.shape} does not fit {port}."
         raise GraphError(what, hint="Give all steps along one axis, or steps of that shape in an array with one more.")
-    return steps.astype(port.dtype)
+    return _as_type(port, steps)
 
 
 def read_values(path: Path, name: str) -> npt.NDArray[Any]:
@@ -249,25 +292,46 @@ def read_values(path: Path, name: str) -> npt.NDArray[Any]:
         raise GraphError(f"{path}: damaged or of another kind ({first_line(error)}).", hint=HINT) from error
 
 
-def _read_sound(path: Path) -> npt.NDArray[np.float32]:
+def _read_sound(path: Path) -> npt.NDArray[np.float64]:
     """Return the first channel of sound, between -1 and 1."""
-    with wave.open(str(path), "rb") as sound:
-        width, channels, frames = sound.getsampwidth(), sound.getnchannels(), sound.getnframes()
-        if width not in PCM:
-            raise ValueError(f"{8 * width} bits a sample, expected 8, 16 or 32")
-        if width * channels * frames > MOST_BYTES:
-            raise GraphError(f"{path}: more than {MOST_BYTES:,} bytes of sound.", hint="Cut it.")
-        raw = sound.readframes(frames)
-    kind, zero, one = PCM[width]
-    samples = np.frombuffer(raw, kind).reshape(-1, channels)[:, 0]
-    return ((samples.astype(np.float64) - zero) / one).astype(np.float32)
+    with path.open("rb") as file:
+        content = read_at_most(file, Limits(bytes=MOST_BYTES).budget(str(path), GraphError))
+    if content[:4] not in (b"RIFF", b"RF64") or content[8:12] != b"WAVE":
+        raise ValueError("no RIFF file of sound")
+    at, form, size = 12, b"", 0
+    while (name := content[at : at + 4]) != b"data":
+        size = int.from_bytes(content[at + 4 : at + 8], "little")
+        form = content[at + 8 : at + 8 + size] if name == b"fmt " else form
+        at += 8 + size + size % 2
+        if at >= len(content):
+            raise ValueError("no samples")
+    size, raw = int.from_bytes(content[at + 4 : at + 8], "little"), content[at + 8 :]
+    if size not in (0, 0xFFFFFFFF):  # as programs write that send sound to others
+        if size > len(raw):
+            raise ValueError(f"ends after {len(raw):,} of {size:,} bytes")
+        raw = raw[:size]
+    kind, channels, _, _, block, _ = struct.unpack_from("<HHIIHH", form)
+    width = block // channels
+    kind = int.from_bytes(form[24:26], "little") if kind == EXTENSIBLE else kind
+    samples = np.frombuffer(raw, np.uint8, len(raw) // block * block).reshape(-1, block)[:, :width]
+    if kind == WHOLE and 1 < width <= 4:
+        return np.pad(samples, ((0, 0), (4 - width, 0))).view("<i4")[:, 0] / 2.0**31
+    if kind == WHOLE and width == 1:
+        return samples[:, 0] / 128.0 - 1.0
+    if kind == REAL and width in (4, 8):
+        return samples.copy().view(f"<f{width}")[:, 0].astype(np.float64)
+    raise ValueError(f"{8 * width} bits a sample of kind {kind}, expected 8 to 32 of whole numbers, or floats")
 
 
 def _read_text(path: Path) -> npt.NDArray[Any]:
     """Return numbers separated by white space: token ids, or values."""
     with path.open("rb") as file:
-        words = read_at_most(file, Limits(bytes=MOST_BYTES // 8).budget(str(path), GraphError)).split()
+        return _numbers(read_at_most(file, Limits(bytes=MOST_BYTES // 8).budget(str(path), GraphError)).split())
+
+
+def _numbers(words: Sequence[str | bytes]) -> npt.NDArray[Any]:
+    """Return whole numbers, or floats if one is none or too large."""
     try:
         return np.array(words, dtype=np.int64)
-    except ValueError:
+    except (ValueError, OverflowError):
         return np.array(words, dtype=np.float64)

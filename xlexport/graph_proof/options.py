@@ -39,7 +39,7 @@ class GraphOptions:
     """
 
     state: tuple[str, ...] = _graph((), "A carried state. Repeatable.  [default: guessed]", metavar="IN=OUT")
-    input: tuple[str, ...] = _graph((), "A number, FILE or range (-1..1). Repeatable.", metavar="NAME=VALUE")
+    input: tuple[str, ...] = _graph((), "Number, FILE, -1..1, count, total, length. Repeatable.", metavar="NAME=VALUE")
     context: tuple[str, ...] = _graph((), "Values of the step before to begin with.", metavar="NAME=N")
     first: Path | None = setting(
         None, "First states (.npz).  [default: zeros]", common=True, heading=HEADING, metavar="FILE"

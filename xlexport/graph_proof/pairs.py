@@ -37,8 +37,9 @@ STATE = re.compile(
 )
 DATA = re.compile(  # what graphs read, and their results
     r"audio|wav|sound|speech|signal|sample|frame|feat|noisy|image|video|token|observ|action|command|logit|prob|score"
-    r"|pred|softmax|mask|length|embed|(?<![a-z])(ids|src|mic|mix|mel|spec|pcm|obs|cmd|text|enh|ref)(?![a-z])"
+    r"|pred|softmax|embed|enhanced|denoised|(?<![a-z])(ids|src|mic|mix|mel|spec|pcm|obs|cmd|text|enh|ref)(?![a-z])"
 )
+OTHER = re.compile(r"mask|length")
 PLAIN = re.compile(r"[xy][_\d]*|(in|out)(puts?)?|data|results?")
 
 
@@ -169,20 +170,25 @@ def _is_state(port: Port) -> bool:
 
 
 def _is_data(port: Port) -> bool:
-    """Return whether the name of an input or output says that it is read, or a result."""
+    """Return whether all of an input's name says that it is no state; `audio_tail` may be one."""
+    words = [word for word in _words(port.name) if not word.isdigit()]
+    named_so = PLAIN.fullmatch(port.name.lower()) or OTHER.search(port.name.lower())
+    return not _is_state(port) and bool(named_so or (words and all(map(DATA.search, words))))
+
+
+def _is_result(port: Port) -> bool:
+    """Return whether a part of an output's name says that it is no state."""
     name = port.name.lower()
-    return bool(PLAIN.fullmatch(name) or DATA.search(name)) and not STATE.search(name)
+    return not _is_state(port) and bool(PLAIN.fullmatch(name) or OTHER.search(name) or DATA.search(name))
 
 
 def _is_through(before: Port, after: Port) -> bool:
     """Return whether two ports of one name are the stream as it comes and goes, such as `audio_in` and `audio_out`."""
-    axes = zip(before.shape or (), after.shape or (), strict=False)
-    return bool(
-        DATA.search(before.name.lower())
-        or (_words(before.name) == ("x",) and CHANGE.isdisjoint(_all_words(after.name)))
-        or _carry_problem(before, after)
-        or any(old == new and is_stream(old) for old, new in axes)
-    )
+    if any(old == new and is_stream(old) for old, new in zip(before.shape or (), after.shape or (), strict=False)):
+        return True
+    if CHANGE.isdisjoint(_all_words(after.name)):
+        return _words(before.name) == ("x",) or bool(_carry_problem(before, after)) or _is_data(before)
+    return _is_data(before) and not PLAIN.fullmatch(before.name.lower())
 
 
 def _states(graph: GraphFile, alike: Sequence[Two], given: Mapping[str, str]) -> list[Two]:
@@ -223,7 +229,7 @@ def _by_shape(
         rivals = [one for one in found if one is port or not {*after}.isdisjoint(free[one.name])]
         place = rivals.index(port) if len(rivals) > 1 else 0
         is_decided = len(rivals) == len(after) and (len(after) == 1 or not pairs)
-        if not (is_decided and _is_sized(port, after[place]) and not _is_data(after[place])):
+        if not (is_decided and _is_sized(port, after[place]) and not _is_result(after[place])):
             raise _undecided(graph, rivals, after or fits[port.name])
         yield Pair(port.name, after[place].name, why if len(rivals) == 1 else "by shape and position")
 
@@ -231,7 +237,7 @@ def _by_shape(
 def _is_read(port: Port) -> bool:
     """Return whether an input may be the stream: no single number, unless its name says so, and no mask."""
     is_one = port.shape is not None and all(axis == 1 for axis in port.shape)
-    return not re.search("mask|length", port.name.lower()) and (not is_one or (port.shape != () and _is_data(port)))
+    return not OTHER.search(port.name.lower()) and (not is_one or (port.shape != () and _is_data(port)))
 
 
 def _fitting(graph: GraphFile, before: Port, outputs: Sequence[Port]) -> list[Port]:
@@ -247,7 +253,7 @@ def _fitting(graph: GraphFile, before: Port, outputs: Sequence[Port]) -> list[Po
         and not any(map(is_stream, before.shape))
     ]
     fits = [port for port in fits if _plain(port) == _plain(before)] or fits
-    return [port for port in fits if not _is_data(port)] or (fits if _is_state(before) else [])
+    return [port for port in fits if not _is_result(port)] or (fits if _is_state(before) else [])
 
 
 def _plain(port: Port) -> list[int | str]:

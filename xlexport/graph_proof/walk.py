@@ -16,7 +16,7 @@ import numpy.typing as npt
 from xlexport.array_files import read_arrays
 from xlexport.errors import GraphError
 from xlexport.graph_proof.graph_file import GraphFile, Port
-from xlexport.graph_proof.inputs import Source, make_source
+from xlexport.graph_proof.inputs import Source, make_source, shaped
 from xlexport.graph_proof.layout import Layout, apart, find_layouts
 from xlexport.graph_proof.options import GraphOptions, parts_of
 from xlexport.graph_proof.pairs import find_pairs
@@ -184,7 +184,7 @@ def open_walk(file: GraphFile, options: GraphOptions, folder: Path, others: Sequ
         GraphError: an option names what is not there, the graph has no state, or it does not run.
         MemoryError: it needs too much memory.
     """
-    names, texts = [port.name for port in file.inputs], parts_of("input", options.input)
+    names, texts = [port.name for port in (*file.inputs, *file.optional)], parts_of("input", options.input)
     contexts = {name: int(value) for name, value in parts_of("context", options.context).items()}
     first: State = {} if options.first is None else read_arrays(folder / options.first)
     known = {*names, *(port.name for port in others)}
@@ -201,8 +201,13 @@ def open_walk(file: GraphFile, options: GraphOptions, folder: Path, others: Sequ
         hint = "If an output feeds an input, say so: --state INPUT=OUTPUT. Otherwise there is no state to prove."
         raise GraphError(f"{file.path}: no state found: {seen}.", hint=hint)
     carried = {pair.input for pair in pairs}
-    read = [port for port in file.inputs if port.name not in carried]
-    ports = [*file.inputs, *(port for port in file.optional if port.name in carried)]
+    if wrong := [named(name) for name in first if name in names and name not in carried]:
+        what = f"{file.path}: {listed(wrong)} is no state, and --first names it."
+        raise GraphError(what, hint="Give what the graph reads with --input, or a state with --state INPUT=OUTPUT.")
+    first = {**{name: value for name in carried if (value := file.first(name)) is not None}, **first}
+    used = [*file.inputs, *(port for port in file.optional if port.name in (*carried, *texts))]
+    ports = [shaped(port, first, texts.get(port.name), folder) for port in used]
+    read = [port for port in ports if port.name not in carried]
     file = replace(file, inputs=tuple(apart(port, read) if port.name in carried else port for port in ports))
     states = [port for port in file.inputs if port.name in carried]
     results = tuple(port.name for port in file.outputs if port.name not in {pair.output for pair in pairs})

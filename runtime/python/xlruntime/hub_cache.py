@@ -9,9 +9,7 @@ from pathlib import Path
 from .messages import quoted
 
 __all__ = [
-    "BLOBS",
     "MAIN",
-    "SNAPSHOTS",
     "bundle_folder",
     "cache_folder",
     "download_advice",
