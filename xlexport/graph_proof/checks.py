@@ -419,16 +419,16 @@ def check_recurrences(walk: GraphWalk, cuts: Check) -> Check:
     anew = [one for one in found if not _begins(one, carried)]
     chosen = {one.choice for one in found if one.choice and one not in anew}  # another branch begins with a state
     anew = [one for one in anew if one.choice not in chosen]
-    if not anew:
-        return Check("recurrence", True, f"{len(found)} of {len(found)} begin with a carried state", value=len(found))
     seen = listed(f"{one.operator} {named(one.name)}" for one in anew)
-    if cuts.passed:
+    passed: bool | None = True
+    if not anew:
+        detail = f"{len(found)} of {len(found)} begin with a carried state"
+    elif cuts.passed:
         detail = f"{seen} begin anew in each call, but any cut has the same results"
-        return Check("recurrence", True, detail, value=len(anew))
-    if walk.pairs and all(one.operator in ("Scan", "Loop") for one in anew):
-        detail = f"{seen} begin anew in each call, which is right within a step and wrong along the stream"
-        return Check("recurrence", None, detail, value=len(anew))
-    if walk.pairs and cuts.passed is None and all(one.backwards for one in anew):
-        return Check("recurrence", None, f"{seen} read in both directions, so only within a step", value=len(anew))
-    detail = f"{len(anew)} of {len(found)} begin anew in each call: {seen}"
-    return Check("recurrence", False, detail, named(anew[0].name), len(anew))
+    elif walk.pairs and all(one.operator in ("Scan", "Loop") for one in anew):
+        passed, detail = None, f"{seen} begin anew in each call, which is right within a step, not along the stream"
+    elif walk.pairs and cuts.passed is None and all(one.backwards for one in anew):
+        passed, detail = None, f"{seen} read in both directions, so only within a step"
+    else:
+        passed, detail = False, f"{len(anew)} of {len(found)} begin anew in each call: {seen}"
+    return Check("recurrence", passed, detail, named(anew[0].name) if passed is False else None, len(anew or found))

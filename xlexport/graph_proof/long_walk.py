@@ -60,7 +60,7 @@ class LongWalk:
 
 def walk_long(
     base: Baseline,
-    cuts: Cuts,
+    cuts: Cuts | None,
     steps: int,
     seconds: float,
     joint: Baseline,
@@ -87,15 +87,12 @@ def walk_long(
             break
         for name, value in after.items():
             seen.reach[name].append(max([_magnitude(value), *seen.reach[name][-1:]]))
-        if seen.broken is None and (
-            bad := [
-                *(name for name in walk.results if _is_broken(outputs[name])),
-                *(pair.output for pair in walk.pairs if not _finite(outputs[pair.output])),
-            ]
-        ):
+        bad = [name for name in outputs if not _finite(outputs[name], or_log=name in walk.results)]
+        if bad and seen.broken is None:
             seen.broken = f"{named(bad[0])}, step {step}"
         deltas = _still_counting(deltas, state, after)
-        cuts.add(step, state, outputs, after)
+        if cuts is not None:
+            cuts.add(step, state, outputs, after)
         if other is not None and not (joint.is_chaotic and step >= joint.steps) and np.isfinite(seen.apart.share):
             read = {source.port.name: feeds[source.port.name] for source in walk.sources}
             seen.fed += [read] if step < min(BLOCK, joint.steps) else []
@@ -109,7 +106,8 @@ def walk_long(
         if time.monotonic() > until:
             seen.stopped = f" (the time for them was over after {seconds:.0f} s)"
             break
-    cuts.again()
+    if cuts is not None:
+        cuts.again(state)
     seen.counters, seen.last = deltas or {}, state
     return seen
 
@@ -118,13 +116,9 @@ def _magnitude(value: npt.NDArray[Any]) -> float:
     return float(np.max(np.abs(value), initial=0)) if value.dtype.kind != "b" else 1.0
 
 
-def _is_broken(value: npt.NDArray[Any]) -> bool:
-    """Return whether a result has what is no number; minus infinity is the logarithm of what cannot be."""
-    return value.dtype.kind == "f" and bool((~np.isfinite(value) & (value != -np.inf)).any())
-
-
-def _finite(value: npt.NDArray[Any]) -> bool:
-    return value.dtype.kind != "f" or bool(np.isfinite(value).all())
+def _finite(value: npt.NDArray[Any], or_log: bool = False) -> bool:
+    """Return whether all are numbers; `or_log`: or minus infinity, the logarithm of what cannot be."""
+    return value.dtype.kind != "f" or bool((np.isfinite(value) | (or_log & (value == -np.inf))).all())
 
 
 def _still_counting(

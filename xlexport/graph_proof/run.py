@@ -10,7 +10,7 @@ from xlexport.callbacks import Progress
 from xlexport.errors import GraphError
 from xlexport.graph_proof import checks, long_walk
 from xlexport.graph_proof.counterpart import OtherGraph, OtherModule, open_module, open_other
-from xlexport.graph_proof.cuts import read_cuts
+from xlexport.graph_proof.cuts import Cuts, open_cuts
 from xlexport.graph_proof.graph_file import read_graph_file
 from xlexport.graph_proof.options import GraphOptions
 from xlexport.graph_proof.report import Check, GraphReport
@@ -68,18 +68,19 @@ def run_proof(graph: Path, other: str | None, options: GraphOptions, folder: Pat
         base = joint = checks.read_baseline(walk, steps)
         if other_file is not None and not other_file.types <= file.types:
             joint = checks.read_baseline(walk, steps, other_file.types)
-        cuts = read_cuts(base)
+        cuts = open_cuts(base)
+        opened = cuts if isinstance(cuts, Cuts) else None
         check("repeat", lambda: checks.check_again(base, "repeat", f"{base.steps} steps twice"))
         check("state read", lambda: checks.check_state_read(base, seconds))
         check("state written", lambda: checks.check_state_written(base))
         check("rows", lambda: checks.check_rows(base))
         check("buffers", lambda: checks.check_buffers(base))
         check("save", lambda: checks.check_save(base))
-        seen = long_walk.walk_long(base, cuts, options.steps, seconds, joint, counterpart, progress)
+        seen = long_walk.walk_long(base, opened, options.steps, seconds, joint, counterpart, progress)
     except StepError as error:
         hint = "Say what it reads with --input."
         raise GraphError(f"{graph}: fails in the first steps: {error}.", hint=hint) from error
-    cut = check("cuts", cuts.check)
+    cut = check("cuts", lambda: cuts.check() if isinstance(cuts, Cuts) else cuts)
     check("fresh", lambda: checks.check_again(base, "fresh", "the short document again, after the long walk"))
     check("horizon", lambda: long_walk.check_horizon(base, seen))
     check("range", lambda: long_walk.check_range(base, seen))
