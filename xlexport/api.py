@@ -29,10 +29,10 @@ from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import ParityError
 from xlexport.families import architecture
 from xlexport.families.recurrent.protocol import RecurrentModel
-from xlexport.families.recurrent.source import module_source
 from xlexport.families.step_model import StepModelArchitecture
 from xlexport.families.step_model.inputs import input_specs
 from xlexport.families.step_model.protocol import StatefulModule
+from xlexport.families.step_model.source import user_source
 from xlexport.format4 import upgrade
 from xlexport.graph_proof.child import prove
 from xlexport.graph_proof.options import GraphOptions
@@ -113,7 +113,7 @@ def read(
         return model
     if isinstance(model, str | Path):
         return load_source(model, format, config, weights=_path(weights), trust=trust)
-    return module_source(model, n_token=n_token, inputs=inputs)
+    return user_source(model, n_token=n_token, inputs=inputs)
 
 
 def convert(

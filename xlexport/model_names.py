@@ -29,7 +29,7 @@ from xlexport.checkpoints.files import WEIGHTS
 from xlexport.checkpoints.module_weights import load_weights
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError, TrustError
-from xlexport.families.recurrent.source import module_source
+from xlexport.families.step_model.source import user_source
 from xlexport.families.transformer_xl import tensorflow
 from xlruntime.bundle import Bundle
 from xlruntime.bundle_files import is_bundle
@@ -138,7 +138,7 @@ def load_source(
     if weights is not None:
         notes = load_weights(module, weights, lambda: _build(name, model, trust))
     file = model.file or Path(inspect.getfile(sys.modules[model.entry.module]))
-    source = module_source(module, files=filter(None, (file, weights)))
+    source = user_source(module, files=filter(None, (file, weights)))
     return replace(source, options={"model": model.name}, notes=(*source.notes, *notes))
 
 

@@ -23,9 +23,8 @@ import numpy.typing as npt
 
 from xlexport.extras import require
 from xlruntime.bundle import Bundle, Graph
-from xlruntime.bundle_files import read_bundle
+from xlruntime.bundle_files import check_kind, read_bundle
 from xlruntime.devices import Device
-from xlruntime.engine import check_kind
 from xlruntime.errors import BundleDamagedError, BundleGraphError, OptionError
 from xlruntime.hub_cache import bundle_folder
 from xlruntime.load_options import LoadKeywords, LoadOptions

@@ -16,9 +16,8 @@ from xlexport.scoring.totals import caveats
 from xlexport.web.javascript import Package, find_packages
 from xlruntime import BundleDamagedError, BundleFormatError, __version__
 from xlruntime.bundle import DIGEST, MANIFEST, RUN, Bundle
-from xlruntime.bundle_files import read_bundle
+from xlruntime.bundle_files import check_kind, read_bundle
 from xlruntime.documents import Tokenizer
-from xlruntime.engine import check_kind
 from xlruntime.tokenizers import make_tokenizer
 
 __all__ = ["POLICY", "SITE_FILE", "check_output", "write_site"]

@@ -9,15 +9,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from .bundle import DIGEST, MANIFEST, MANIFEST_LIMITS, Bundle, FileDigest
+from .bundle import DIGEST, MANIFEST, MANIFEST_LIMITS, RUN, Bundle, FileDigest
 from .errors import BundleDamagedError, BundleError, BundleFormatError, BundleMismatchError, BundleNotFoundError
 from .hub_cache import download_advice, real_folders
 from .limits import read_at_most
 from .messages import listed, near_path
 
-__all__ = ["BundleFiles", "check_digests", "digest_file", "is_bundle", "read_bundle"]
+__all__ = ["BundleFiles", "check_digests", "check_kind", "digest_file", "is_bundle", "read_bundle"]
 
 CHUNK = 1 << 20
+KINDS = {
+    "language model": ("a language model, which reads tokens", "To score or continue documents", "load"),
+    "encoder-decoder": ("an encoder-decoder, which turns one text into another", "To translate", "load_translator"),
+    "step model": ("a step model, which maps numbers to numbers", "To run it on arrays", "load_step_model"),
+}
+"""The kinds of bundles: what each is, what users do with it, and the function of xlruntime that opens it."""
 
 _Stamp = tuple[int, int, int, int, int]
 
@@ -25,6 +31,17 @@ _Stamp = tuple[int, int, int, int, int]
 def is_bundle(folder: Path) -> bool:
     """Return whether `folder` looks like a bundle: a folder that holds a manifest."""
     return (folder / MANIFEST).is_file()
+
+
+def check_kind(folder: Path, bundle: Bundle, kind: str) -> None:
+    """Raise BundleFormatError if a bundle is of another kind."""
+    own = "step model" if bundle.purpose == RUN else "language model" if bundle.encoder is None else "encoder-decoder"
+    if own != kind:
+        what, use, function = KINDS[own]
+        article = "an" if kind[0] == "e" else "a"
+        raise BundleFormatError(
+            f"{folder}: {what}; expected {article} {kind}.", hint=f"{use}, open it with xlruntime.{function}."
+        )
 
 
 def read_bundle(

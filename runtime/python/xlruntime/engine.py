@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from .bundle import ENCODE, FIRST_MEMORY_FILE, POSITIONS, RUN, Bundle, Choice, Graph
-from .bundle_files import BundleFiles, check_digests, read_bundle
+from .bundle import ENCODE, FIRST_MEMORY_FILE, POSITIONS, Bundle, Choice, Graph
+from .bundle_files import BundleFiles, check_digests, check_kind, read_bundle
 from .cuda_graphs import CapturedSession
 from .devices import parse_device
 from .errors import BundleDamagedError, BundleFormatError, OptionError
@@ -32,7 +32,7 @@ from .providers import open_session, require_version
 from .session import Deadline, GraphSession, Session, SessionFactory, check_outputs
 from .tokenizers import make_tokenizer
 
-__all__ = ["Engine", "check_kind"]
+__all__ = ["Engine"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Engine:
         threads: threads of one step; None: ONNX Runtime chooses.
         kernels: the library of kernels for custom operators; None: their fallbacks run.
         steps: the graphs of each purpose that this device and these kernels can run, in order of preference.
-        kind: the bundles that this class is for, one of `KINDS`.
+        kind: the bundles that this class is for, a name in `bundle_files.KINDS`.
     """
 
     kind: ClassVar[str]
@@ -445,22 +445,3 @@ def _joined(graph: Graph, parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> di
         axis = tensor.shape.index("segment") if "segment" in tensor.shape else None
         joined[name] = arrays[-1] if axis is None else np.concatenate(arrays, axis)
     return joined
-
-
-KINDS = {
-    "language model": ("a language model, which reads tokens", "To score or continue documents", "load"),
-    "encoder-decoder": ("an encoder-decoder, which turns one text into another", "To translate", "load_translator"),
-    "step model": ("a step model, which maps numbers to numbers", "To run it on arrays", "load_step_model"),
-}
-"""The kinds of bundles: what each is, what users do with it, and the function of xlruntime that opens it."""
-
-
-def check_kind(folder: Path, bundle: Bundle, kind: str) -> None:
-    """Raise BundleFormatError if a bundle is of another kind."""
-    own = "step model" if bundle.purpose == RUN else "language model" if bundle.encoder is None else "encoder-decoder"
-    if own != kind:
-        what, use, function = KINDS[own]
-        article = "an" if kind[0] == "e" else "a"
-        raise BundleFormatError(
-            f"{folder}: {what}; expected {article} {kind}.", hint=f"{use}, open it with xlruntime.{function}."
-        )

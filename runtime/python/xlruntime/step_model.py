@@ -51,7 +51,7 @@ class StepModel(Engine):
         Raises:
             OptionError: it is no such number, or the graphs fix another one.
         """
-        count = self.bundle.fixed.get("batch", 1) if rows is None else rows
+        count: Any = self.bundle.fixed.get("batch", 1) if rows is None else rows
         if not isinstance(count, int | np.integer) or isinstance(count, bool):
             raise OptionError(f"rows is {shown(rows)}, expected a whole number from 1 on.")
         return StepStream(self, int(count))
@@ -143,10 +143,10 @@ class StepStream:
         Raises:
             ArgumentError: there is no such row.
         """
-        rows = self.memory.batch_size
-        if row is not None and not (isinstance(row, int | np.integer) and 0 <= row < rows):
-            raise ArgumentError(f"row is {shown(row)}, expected 0 to {rows - 1}.")
-        for each in range(rows) if row is None else [row]:
+        rows = range(self.memory.batch_size)
+        if row is not None and row not in rows:
+            raise ArgumentError(f"row is {shown(row)}, expected 0 to {rows[-1]}.")
+        for each in rows if row is None else [row]:
             self.memory.restart(each, refill=True)
 
     def save(self, file: str | Path) -> None:

@@ -157,25 +157,19 @@ def module_source(
     module: Any,
     *,
     n_token: int | None = None,
-    inputs: object = None,
     files: Iterable[Path] = (),
 ) -> SourceCheckpoint:
-    """Make the source of a user's module that satisfies `RecurrentModel` or `StatefulModule`; it stays as it is.
+    """Make the source of a user's module that satisfies `RecurrentModel`; the module itself stays as it is.
 
     Args:
         n_token: size of the vocabulary; None: the module's attribute, or the last axis of its logits.
-        inputs: the inputs of a `StatefulModule`; None: the module's attribute, if that is a mapping.
         files: files with its code and weights, for the provenance.
 
     Raises:
-        ExportError: as `read_module` and `step_source`.
+        ExportError: as `read_module`.
     """
-    from xlexport.families.recurrent.own_copy import own_copy, unwrapped
+    from xlexport.families.recurrent.own_copy import own_copy
 
-    if inputs is not None or isinstance(getattr(unwrapped(module), "inputs", None), Mapping):
-        from xlexport.families.step_model.source import step_source
-
-        return step_source(module, inputs, files=files)
     own, form, limit = read_module(module)
     return recurrent_source(
         lambda: own_copy(own),

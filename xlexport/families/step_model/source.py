@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from xlexport.checkpoints.source import SourceCheckpoint, digest_files
 from xlexport.families.options import DEFAULT_SEGMENT_LEN
-from xlexport.families.recurrent.source import MODULE_FORMAT, read_module
+from xlexport.families.recurrent.source import MODULE_FORMAT, module_source, read_module
 from xlexport.families.step_model.inputs import input_specs
 
-__all__ = ["step_source"]
+__all__ = ["step_source", "user_source"]
+
+
+def user_source(
+    module: Any, *, n_token: int | None = None, inputs: object = None, files: Iterable[Path] = ()
+) -> SourceCheckpoint:
+    """Make the source of a module over numbers, which has or gets `inputs`, or else of one over tokens.
+
+    Args:
+        n_token: as in `module_source`; inputs, files: as in `step_source`.
+
+    Raises:
+        ExportError: as both.
+    """
+    from xlexport.families.recurrent.own_copy import unwrapped
+
+    if inputs is None and not isinstance(getattr(unwrapped(module), "inputs", None), Mapping):
+        return module_source(module, n_token=n_token, files=files)
+    return step_source(module, inputs, files=files)
 
 
 def step_source(module: Any, inputs: object = None, *, files: Iterable[Path] = ()) -> SourceCheckpoint:
