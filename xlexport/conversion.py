@@ -166,7 +166,7 @@ class ConversionPlan:
     @property
     def steps(self) -> tuple[str, ...]:
         """The work, in order: methods of `_Draft`."""
-        steps = ("write_tokenizer", "check_model", "choose_text", "export", "verify")
+        steps = ("write_tokenizer", "choose_text", "check_model", "export", "verify")
         return steps if self.options.quantization is None else (*steps, "quantize")
 
 

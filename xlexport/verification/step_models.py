@@ -15,8 +15,8 @@ import numpy.typing as npt
 from xlexport.array_files import read_arrays
 from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import ArrayFileError, ParityError
-from xlexport.families import architecture
 from xlexport.families.recurrent.trial import many_calls
+from xlexport.families.step_model import ARCHITECTURE
 from xlexport.families.step_model.inputs import InputSpec
 from xlexport.verification.tolerances import OWN_ERRORS
 from xlruntime.bundle import RUN, Feed
@@ -312,11 +312,11 @@ def verify_steps(
     """
     import torch
 
-    model, adapter = build_model(), architecture(engine.bundle.architecture)
+    model = build_model()
     _check_same(model, engine)
     readers: list[Any] = [model]
     try:
-        exact = adapter.in_float64(build_model())
+        exact = ARCHITECTURE.in_float64(build_model())
         arrays = next(series.segments(1, 1))
         _read(exact, {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, None)
         readers.append(exact)
