@@ -175,6 +175,18 @@ test("manifests that mix both kinds are refused", async () => {
       ({ graphs }) => (graphs.run.inputs.active.shape[2] = "wide"),
       /active of graph run is \["batch","segment","wide"\]/,
     ],
+    [({ graphs }) => (graphs.run.outputs = {}), /a graph for steps run has no input, or no output/],
+    [({ graphs }) => (graphs.run.inputs = { total: { feed: "memory" } }), /steps run has no input, or no output/],
+    [
+      ({ graphs, steps }) => {
+        graphs.run_1 = {
+          ...graphs.run,
+          inputs: { ...graphs.run.inputs, active: { ...graphs.run.inputs.active, dtype: "int8" } },
+        };
+        steps.run.push({ ...steps.run[0], graph: "run_1" });
+      },
+      /steps of run are graphs with different inputs/,
+    ],
     [({ graphs }) => graphs.run.outputs.count.shape.reverse(), /count of graph run is \["segment","batch"\]/],
   ]) {
     await refuses(load(altered(change)), "bundle_format", text);
