@@ -1,9 +1,11 @@
 // Streams of step models: parts and rows of any number, refusals that change nothing, forks, resets, states.
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
 import { test } from "node:test";
 
 import { load } from "xlruntime";
 
+import { joined, readSafetensors, safetensorsHeader } from "../dist/safetensors.js";
 import { all, BYTES, changed, filesOf, golden, refuses } from "./helpers.mjs";
 import { counting, DTYPES, echoing, FIRST } from "./step_bundle.mjs";
 
@@ -72,6 +74,43 @@ test("a row begins anew, and all rows go on from a saved stream", async () => {
   const damaged = state.slice();
   damaged[damaged.length - 1] ^= 1;
   await refuses(model.restoreStepStream(damaged), "state_damaged", /SHA-256 differs/);
+});
+
+test("states that no stream can have are refused", async () => {
+  const model = await open();
+  const stream = await model.stepStream({ rows: 2 });
+  await stream.run(given(2, 3));
+  const { metadata, tensors, data } = readSafetensors(await stream.save());
+  /** Return the state with other texts, and the digest of these. */
+  const saved = (texts) => {
+    const { digest: _, ...all } = { ...metadata, ...texts };
+    const lines = Object.keys(all)
+      .sort()
+      .map((name) => `${name}=${all[name]}\n`); // names of ASCII
+    const digest = createHash("sha256").update(lines.join("")).update(data).digest("hex");
+    return joined([safetensorsHeader({ ...all, digest }, tensors), data]);
+  };
+  assert.deepEqual((await model.restoreStepStream(saved({ offset: "9" }))).position, [3, 3]);
+  for (const texts of [
+    ...[
+      { history: "3 2" },
+      { history: "3 3 3" },
+      { position: "3" },
+      { offset: "2" },
+      { length: "1" },
+      { pending: "0" },
+    ],
+    ...[
+      { held: "61" },
+      { begun: "true" },
+      { tokenizer: "0" },
+      { history: "3  3", position: "3  3" },
+      { capacity: "0" },
+    ],
+    { history: "3 3 3", position: "3 3 3" }, // tensors of two rows
+  ]) {
+    await refuses(model.restoreStepStream(saved(texts)), "state_damaged", /impossible for a stream/);
+  }
 });
 
 test("arrays of every type go in and come out", async () => {
