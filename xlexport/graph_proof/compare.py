@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from xlruntime.messages import named
 
-__all__ = ["Deviation", "Scales", "moving_axis", "rounding_of", "worst"]
+__all__ = ["Deviation", "Scales", "Values", "moving_axis", "rounding_of", "worst"]
 
 Values = Mapping[str, npt.NDArray[Any]]
 EXACT = 1e-5

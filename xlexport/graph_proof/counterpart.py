@@ -93,9 +93,7 @@ def matched(walk: GraphWalk, of: GraphWalk) -> dict[str, str]:
         GraphError: their numbers differ, and names do not decide.
     """
     shared = [name for name in of.observed if name in walk.observed]
-    if len(shared) == len(of.observed):
-        return {name: name for name in shared}
-    if len(of.observed) == len(walk.observed):
+    if len(shared) < len(of.observed) == len(walk.observed):
         return dict(zip(of.observed, walk.observed, strict=True))
     if shared:
         return {name: name for name in shared}

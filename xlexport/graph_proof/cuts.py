@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from xlexport.graph_proof.checks import Baseline, Results
-from xlexport.graph_proof.compare import Deviation, moving_axis, worst
+from xlexport.graph_proof.compare import Deviation, Values, moving_axis, worst
 from xlexport.graph_proof.report import Check
 from xlexport.graph_proof.walk import State, StepError
 from xlruntime.messages import listed, named
@@ -40,7 +38,7 @@ class Cuts:
         self.apart, self.steps, self._spent, self._began = Deviation(), 0, 0.0, time.monotonic()
         self._parts, self._first, self._start = Results(), 0, base.walk.first_state()
 
-    def add(self, step: int, state: State, results: Mapping[str, npt.NDArray[Any]], after: State) -> None:
+    def add(self, step: int, state: State, results: Values, after: State) -> None:
         """Take the next step of a walk: its results, and the states before and after it."""
         if not self._parts:
             self._first, self._start = step, state
@@ -65,7 +63,7 @@ class Cuts:
                 self.apart = Deviation(np.inf, f"step {self._first} ({error})", np.inf)
         self._spent += time.monotonic() - now
 
-    def _compared(self, parts: Results, after: State, whole: Mapping[str, npt.NDArray[Any]], last: State) -> Deviation:
+    def _compared(self, parts: Results, after: State, whole: Values, last: State) -> Deviation:
         """Return how far steps, put together, are from the whole, and the states after both."""
         apart, compare, across = [], self.base.scales.compare, self.base.across
         for name, axis in self.axes.items():

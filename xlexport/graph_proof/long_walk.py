@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from xlexport.callbacks import Progress
 from xlexport.graph_proof.checks import SMALL, Baseline
-from xlexport.graph_proof.compare import Deviation, worst
+from xlexport.graph_proof.compare import Deviation, Values, worst
 from xlexport.graph_proof.counterpart import OtherGraph, OtherModule
 from xlexport.graph_proof.cuts import Cuts
 from xlexport.graph_proof.graph_file import Port
@@ -137,13 +137,7 @@ def _still_counting(
     return found
 
 
-def _apart(
-    joint: Baseline,
-    found: Mapping[str, npt.NDArray[Any]],
-    expected: Mapping[str, npt.NDArray[Any]],
-    place: str,
-    least: float = 0.0,
-) -> Deviation:
+def _apart(joint: Baseline, found: Values, expected: Values, place: str, least: float = 0.0) -> Deviation:
     """Return how far results are apart that may differ in axes of size one."""
     pairs = {name: (value.reshape(-1), expected[name].reshape(-1)) for name, value in found.items()}
     one, two = ({name: pair[at] for name, pair in pairs.items()} for at in range(2))
@@ -154,8 +148,7 @@ def check_other(joint: Baseline, seen: LongWalk, other: OtherGraph | OtherModule
     """Return whether another graph has the same results, step by step and in one call."""
     if other is None:
         return Check("other", None, "no other graph or module given")
-    chaotic = f"{joint.steps} steps, after which rounding decides"
-    detail = chaotic if joint.is_chaotic else f"{seen.steps:,} steps"
+    detail = f"{joint.steps} steps, after which rounding decides" if joint.is_chaotic else f"{seen.steps:,} steps"
     check = joint.verdict("other", seen.apart, detail)
     if check.passed is False or not isinstance(other, OtherGraph) or other.walk.layout.stream is None:
         return check
@@ -260,9 +253,8 @@ def check_horizon(base: Baseline, seen: LongWalk) -> Check:
                 beyond.append(f"; {named(name)} is {dtype} and ends at {np.iinfo(dtype).max:,}")
                 break
             place = f"{named(name)}, {horizon:,}"
-            if (
-                problem := _counts_on(base, {**start, name: np.full_like(start[name], horizon)}, name, delta)
-            ) is not None:
+            far = {**start, name: np.full_like(start[name], horizon)}
+            if (problem := _counts_on(base, far, name, delta)) is not None:
                 return Check("horizon", False, f"{named(name)} at {horizon:,}: {problem}", place, horizon)
     counted = f"{listed(map(named, seen.counters))}: on, around a ring or to a bound, at 2^20, 2^24 + 1 and 2^31 + 7"
     return Check("horizon", True, f"{counted}{''.join(beyond)}{grown}", value=HORIZONS[-1])
@@ -291,14 +283,13 @@ def _counts_on(base: Baseline, state: State, name: str, delta: npt.NDArray[Any])
 
 def _is_bounded(walk: GraphWalk, state: State, name: str, after: State) -> bool:
     """Return whether a counter stops at a bound: it moves there from wherever beyond it is, as rounding does not."""
-    further = state[name] + state[name] // 4 if state[name].dtype.kind in "iu" else state[name] * 1.25
-    for start in (further.astype(state[name].dtype), after[name]):
-        try:
-            if not np.array_equal(walk.read(0, 1, {**state, name: start})[1][name], after[name]):
-                return False
-        except StepError:
-            return False
-    return bool((after[name] < state[name]).all())
+    bound = after[name]
+    further = (state[name] + state[name] // 4).astype(bound.dtype)
+    try:
+        stops = [walk.read(0, 1, {**state, name: start})[1][name] for start in (further, bound)]
+    except StepError:
+        return False
+    return bool((bound < state[name]).all()) and all(np.array_equal(stop, bound) for stop in stops)
 
 
 def _end(base: Baseline, state: State, name: str, failure: str) -> str | None:

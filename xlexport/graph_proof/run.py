@@ -38,7 +38,7 @@ def run_proof(graph: Path, other: str | None, options: GraphOptions, folder: Pat
     """
     began, seconds = time.monotonic(), SHARE * options.seconds
     file = read_graph_file(graph)
-    is_module = other is not None and (other.endswith(".py") or ".py:" in other)
+    is_module = other is not None and ".py" in other and not (folder / other).is_file()
     other_file = None if other is None or is_module else read_graph_file(folder / other)
     walk = open_walk(file, options, folder, other_file.inputs if other_file else ())
     counterpart: OtherGraph | OtherModule | None = None
@@ -76,7 +76,8 @@ def run_proof(graph: Path, other: str | None, options: GraphOptions, folder: Pat
         check("rows", lambda: checks.check_rows(base))
         check("buffers", lambda: checks.check_buffers(base))
         check("save", lambda: checks.check_save(base))
-        seen = long_walk.walk_long(base, opened, options.steps, seconds, joint, counterpart, progress)
+        left = max(1.0, min(seconds, LAST * options.seconds - (time.monotonic() - began)))
+        seen = long_walk.walk_long(base, opened, options.steps, left, joint, counterpart, progress)
     except StepError as error:
         hint = "Say what it reads with --input."
         raise GraphError(f"{graph}: fails in the first steps: {error}.", hint=hint) from error

@@ -249,14 +249,9 @@ def _lengths(
     if given is not None or layout.stream is None:
         return [given or 1]
     for port, other in zip(read, others, strict=False):
-        at = layout.place(port, (layout.stream,))
-        if (
-            at is not None
-            and other.shape is not None
-            and port.shape is not None
-            and len(other.shape) == len(port.shape)
-        ):
-            fixed = other.shape[at]
+        at, axes = layout.place(port, (layout.stream,)), other.shape or ()
+        if at is not None and len(axes) == len(port.shape or ()):
+            fixed = axes[at]
             if isinstance(fixed, int) and fixed > contexts.get(port.name, 0):
                 return [fixed - contexts.get(port.name, 0)]
     return LENGTHS
