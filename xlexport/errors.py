@@ -6,6 +6,7 @@
     │   └── MissingAnswerError                              the user must give a setting that it lacks
     ├── TrustError (PermissionError)                        code of others would run, which the user did not allow
     ├── GraphError (ValueError)                             a graph of others that cannot be verified
+    ├── ArrayFileError (ValueError)                         a file of arrays that is damaged, too large, or others
     ├── ExportError (RuntimeError)                          a model that cannot become step graphs
     │   └── OperatorError                                   it computes with an operator that no graph can have
     ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
@@ -26,6 +27,7 @@ from typing import Any
 from xlruntime.errors import HintedError
 
 __all__ = [
+    "ArrayFileError",
     "CheckpointError",
     "CheckpointNotFoundError",
     "ExportError",

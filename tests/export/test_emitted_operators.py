@@ -12,7 +12,7 @@ from tests.helpers.bundles import Converted, ConvertedReformer
 from tests.helpers.paths import GOLDEN
 from xlexport.export.operators import INEXACT
 from xlexport.ops.operator import DOMAIN, VERSION
-from xlruntime import bundle
+from xlruntime import bundle_parts
 from xlruntime.graph_gate import EMITTED, OPERATORS
 
 
@@ -47,7 +47,7 @@ def test_golden_and_fresh_bundles_hold_nothing_else(
     assert {name for domain, name in found if not domain} <= EMITTED
     assert {domain for domain, _ in found} == {"", DOMAIN}
     assert bundle.DOMAIN == DOMAIN
-    assert bundle.DOMAINS[DOMAIN] == VERSION
+    assert bundle_parts.DOMAINS[DOMAIN] == VERSION
 
 
 def typed(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:

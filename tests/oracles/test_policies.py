@@ -52,9 +52,9 @@ def test_gated_transformer_xl_policy_against_the_equations() -> None:
     observations = torch.randn(1, STEPS, 3, dtype=torch.float64)
     state = {name: value[None] for name, value in policy.first_state().items()}
     state = {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
-    logits = []
+    logits: list[Tensor] = []
     for length in (1, 7, 40, STEPS - 48):  # cuts
-        part = observations[:, sum(map(len, logits)) :][:, :length]
+        part = observations[:, sum(len(one) for one in logits) :][:, :length]
         outputs, state = policy.segment({"observation": part}, state)
         logits.append(outputs["logits"][0])
     inputs: list[list[Tensor]] = [[] for _ in policy.layers]  # normalised rows of each layer

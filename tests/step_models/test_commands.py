@@ -78,7 +78,7 @@ def test_verify_compares_models_of_one_kind(folder: Path) -> None:
         xlexport.verify(folder, Leaky())
     for given in ({"segment_len": 2}, {"as_ids": True}, {"text": np.arange(4)}):
         with pytest.raises(ValueError, match="a step model"):
-            xlexport.verify(folder, Leaky(), **given)  # type: ignore[arg-type]
+            xlexport.verify(folder, Leaky(), **given)
 
 
 def save(path: Path, **arrays: Any) -> None:

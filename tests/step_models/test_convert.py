@@ -68,7 +68,7 @@ def test_another_module_or_other_weights_differ(tmp_path: Path, cached_exports: 
         module.head.bias[0] += 1e-3
     report = xlexport.verify(tmp_path / "bundle", module, segments=60)
     assert (report.first_segment_over_limit, report.states["h"].first_over) == (0, None)
-    with pytest.raises(xlexport.ParityError, match="output action by up to 1.00e-03"):
+    with pytest.raises(xlexport.ParityError, match=r"output action by up to 1\.00e-03"):
         report.require_passed()
 
 

@@ -52,6 +52,7 @@ __all__ = [
     "download_option",
     "evaluation_options",
     "force_option",
+    "given_options",
     "grouped",
     "is_given",
     "json_option",

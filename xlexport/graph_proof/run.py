@@ -38,7 +38,7 @@ def run_proof(graph: Path, other: str | None, options: GraphOptions, folder: Pat
     """
     began, seconds = time.monotonic(), SHARE * options.seconds
     file = read_graph_file(graph)
-    is_module = other is not None and ".py" in other and not (folder / other).is_file()
+    is_module = other is not None and (other.endswith(".py") or ".py:" in other)
     other_file = None if other is None or is_module else read_graph_file(folder / other)
     walk = open_walk(file, options, folder, other_file.inputs if other_file else ())
     counterpart: OtherGraph | OtherModule | None = None

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from xlexport.array_files import read_arrays
 from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import ArrayFileError, ParityError
-from xlexport.families.recurrent.trial import many_calls
 from xlexport.families.step_model import ARCHITECTURE
 from xlexport.families.step_model.inputs import InputSpec
 from xlexport.verification.tolerances import OWN_ERRORS
@@ -311,6 +310,8 @@ def verify_steps(
         BundleError: a graph fails.
     """
     import torch
+
+    from xlexport.families.recurrent.trial import many_calls
 
     model = build_model()
     _check_same(model, engine)

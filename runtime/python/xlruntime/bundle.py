@@ -26,12 +26,13 @@ from math import inf
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
+from .bundle_parts import DOMAIN, Encoder, FileDigest, Requirements, Sha256
 from .errors import BundleFormatError
 from .evaluation import EvaluationRules, EvaluationSettings, FreshMemory, Length, Ring, Setting
 from .json_fields import OPTIONAL, Pattern, Size, read_fields
 from .limits import Limits, parse_json
 from .messages import listed, named, quoted, shown
-from .tokenizer_entry import TextToken, TokenId, TokenizerEntry
+from .tokenizer_entry import TextToken, TokenizerEntry
 
 __all__ = [
     "DIGEST",
@@ -71,8 +72,6 @@ FIRST_MEMORY_FILE = "first_memory.safetensors"  # first values of a fresh memory
 POSITIONS = "positions"  # graphs that make constants: of settings,
 ENCODE = "encode"  # and of a source
 RUN = "run"  # the purpose of step models, which map numbers to numbers
-DOMAIN = "ai.xlexport"  # of custom operators
-DOMAINS = {DOMAIN: 1}  # newest version of each domain that this runtime knows
 MANIFEST_LIMITS = Limits(bytes=1 << 26, operations=1_000_000)  # the sample takes 0.6 MB and 5,000 values
 SIZES = (8, 16, 32, 64)  # bits of whole numbers
 DTYPES = ("float16", "float32", "float64", "bool", *(f"{sign}int{size}" for sign in ("", "u") for size in SIZES))
@@ -99,8 +98,6 @@ RUN_FEEDS = ("input", "memory", "position")
 Axis = Size | Annotated[str, Pattern(r"[\s\S]+", "a name")]
 Dtype = Annotated[str, Pattern("|".join(DTYPES), f"one of {', '.join(DTYPES)}")]
 InputDtype = Annotated[str, Pattern("float32|bool|u?int(8|16|32|64)", "float32, bool, or an integer type")]
-Sha256 = Annotated[str, Pattern("[0-9a-f]{64}", "a SHA-256")]
-Version = Annotated[str, Pattern(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", "a version such as 1.24.1")]
 Layout = Literal["ring", "window", "state"]
 GraphFormat = Literal["onnx", "torchscript", "exported-program", "executorch"]
 Format, Tokenizer = GraphFormat, TokenizerEntry  # their names before this version
@@ -247,52 +244,6 @@ class Choice:
     def everywhere(self) -> bool:
         """Whether every runtime can run it on every device."""
         return not self.kernels and self.device is None
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """The sizes and reserved ids of an encoder-decoder. Its other graphs read targets.
-
-    The graph `encode` takes `source` (sources, source_tokens) int64. Its outputs are constants of the whole target;
-    in the other graphs their axes are named `batch` and `source`.
-
-    Attributes:
-        source_len: most tokens of a source.
-        pad: id that pads shorter sources of a batch, behind their ends.
-        start: id that a target begins with; it is read, not predicted.
-        end: id that follows a target's last token.
-    """
-
-    source_len: Annotated[int, range(1, (1 << 20) + 1)]
-    pad: TokenId
-    start: TokenId
-    end: TokenId
-
-    def __post_init__(self) -> None:
-        if len({self.pad, self.start, self.end}) < 3:
-            raise ValueError("pad, start and end are not three different ids")
-
-
-@dataclass(frozen=True)
-class Requirements:
-    """Requirements of the ONNX graphs: the oldest ONNX Runtime, the opset, and domains of other operators."""
-
-    onnxruntime: Version | None = None  # "1.24.1"
-    opset: Size | None = None
-    domains: Mapping[str, Size] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        lacking = [f"{named(name)} {n}" for name, n in self.domains.items() if n > DOMAINS.get(name, 0)]
-        if lacking:
-            raise ValueError(f"it needs operators that this xlruntime lacks: {listed(lacking)}")
-
-
-@dataclass(frozen=True)
-class FileDigest:
-    """Size and SHA-256 that a file of the bundle must have."""
-
-    sha256: Sha256
-    size: Annotated[int, range(2**53)]
 
 
 @dataclass(frozen=True)

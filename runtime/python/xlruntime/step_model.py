@@ -144,7 +144,7 @@ class StepStream:
             ArgumentError: there is no such row.
         """
         rows = range(self.memory.batch_size)
-        if row is not None and row not in rows:
+        if row is not None and not (hasattr(row, "__index__") and row in rows):
             raise ArgumentError(f"row is {shown(row)}, expected 0 to {rows[-1]}.")
         for each in rows if row is None else [row]:
             self.memory.restart(each, refill=True)

@@ -60,7 +60,7 @@ def check_step_graph(horizon: Horizon, eager: StepEager, engine: Engine, within:
 
 
 def _told(horizon: Horizon) -> Horizon:
-    horizon.note = horizon.note and inown_words(horizon.note)
+    horizon.note = horizon.note and _in_own_words(horizon.note)
     return horizon
 
 
@@ -70,10 +70,10 @@ def own_words() -> Iterator[None]:
     try:
         yield
     except ExportError as error:
-        raise ExportError(inown_words(error.message), inown_words(error.hint or "")) from error
+        raise ExportError(_in_own_words(error.message), _in_own_words(error.hint or "")) from error
 
 
-def inown_words(text: str) -> str:
+def _in_own_words(text: str) -> str:
     """Return what a check says of a language model, said of a step model; names of the user stay."""
     parts = QUOTED.split(text.replace("attribute 'module.", "attribute '"))
     for place in range(0, len(parts), 2):
