@@ -72,6 +72,9 @@ RULES = {
     "no vocabulary, and no run": lambda manifest: manifest.update(steps={"score": manifest["steps"]["run"]}),
     **{f"steps of {name}": beside("steps", name) for name in ("score", "generate", "jump")},
     **{f"a graph {name}": beside("graphs", name) for name in ("score", "generate", "detail", "positions", "encode")},
+    "a graph positions without inputs": lambda manifest: manifest["graphs"].update(
+        positions={**manifest["graphs"]["run"], "inputs": {}}
+    ),
     "no graph": put("steps", "run", value=[]),
     "a tokenizer": put("tokenizer", "kind", value="bytes"),
     "a first id": put("tokenizer", "first_id", value=1),
