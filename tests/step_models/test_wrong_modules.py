@@ -170,7 +170,7 @@ def test_wrong_step_models_are_refused_in_words_of_numbers(case: str) -> None:
 @pytest.mark.parametrize(
     ("words", "compute"),
     [
-        ("may have at most 498 steps; then the next steps raise IndexError", counted),
+        ("may have at most 499 steps; then the next steps raise IndexError", counted),
         ("grows beyond the range of float32", lambda self, i, s: ({"y": s["h"].tanh()}, {"h": 1.1 * s["h"] + i["x"]})),
     ],
 )
