@@ -46,7 +46,7 @@ def test_golden_and_fresh_bundles_hold_nothing_else(
     found = emitted([*golden(), *(made.folder for made in (bytes_bundle, ids_bundle, band, chunk))])
     assert {name for domain, name in found if not domain} <= EMITTED
     assert {domain for domain, _ in found} == {"", DOMAIN}
-    assert bundle.DOMAIN == DOMAIN
+    assert bundle_parts.DOMAIN == DOMAIN
     assert bundle_parts.DOMAINS[DOMAIN] == VERSION
 
 
