@@ -15,6 +15,7 @@ import xlruntime
 from tests.helpers.invoking import Invoke, invoke  # noqa: F401
 from tests.step_models import modules
 from tests.step_models.modules import RIGHT, Leaky, Limited, Policy
+from xlexport.errors import ParityError
 from xlexport.families.recurrent.eager import batched
 from xlexport.families.step_model.inputs import input_specs
 
@@ -68,7 +69,7 @@ def test_another_module_or_other_weights_differ(tmp_path: Path, cached_exports: 
         module.head.bias[0] += 1e-3
     report = xlexport.verify(tmp_path / "bundle", module, segments=60)
     assert (report.first_segment_over_limit, report.states["h"].first_over) == (0, None)
-    with pytest.raises(xlexport.ParityError, match=r"output action by up to 1\.00e-03"):
+    with pytest.raises(ParityError, match=r"output action by up to 1\.00e-03"):
         report.require_passed()
 
 

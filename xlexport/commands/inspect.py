@@ -87,7 +87,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         *(quantization_rows(quantized) if (quantized := bundle.provenance.get("quantization")) else []),
         *([("tokenizer", _tokenizer(bundle, folder))] if bundle.vocab_size else []),
         *([("texts", text_ends_note(rule.begin, rule.adds_begin, rule.ends))] if has_marks else []),
-        *_config_rows(bundle.config),
+        *_config_rows({name: value for name, value in bundle.config.items() if name != "n_token" or value}),
         *description_of(bundle.architecture).bundle(bundle, folder),
         *([("fixed shapes", _fixed(bundle))] if bundle.fixed else []),
         ("graphs", f"{', '.join(bundle.graphs)} ({', '.join(sorted({g.format for g in bundle.graphs.values()}))})"),
@@ -123,7 +123,8 @@ def _detailed_rows(bundle: Bundle) -> list[tuple[str, str]]:
 
 def _fixed(bundle: Bundle) -> str:
     segments = sorted({graph.fixed["segment"] for graph in bundle.graphs.values() if graph.fixed}, reverse=True)
-    return f"batch {bundle.fixed['batch']}, steps of {' or '.join(map(str, segments))} tokens"
+    unit = "tokens" if bundle.vocab_size else "steps"
+    return f"batch {bundle.fixed['batch']}, segments of {' or '.join(map(str, segments))} {unit}"
 
 
 def _size(bundle: Bundle) -> str:

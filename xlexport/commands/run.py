@@ -49,6 +49,7 @@ def run(
     import xlruntime
     from xlexport import atomic_output
     from xlexport.array_files import read_arrays
+    from xlexport.errors import ArrayFileError
     from xlruntime.messages import counted
 
     for file in filter(None, (output, save_state)):
@@ -59,7 +60,10 @@ def run(
         arrays = {name: array[None] for name, array in arrays.items()}
     rows = max((array.shape[0] for array in arrays.values() if array.ndim), default=1)
     stream = model.stream(rows) if begin is None else model.restore(begin)
-    outputs = stream.run(arrays)
+    try:
+        outputs = stream.run(arrays)
+    except xlruntime.ArgumentError as error:
+        raise ArrayFileError(f"{inputs}: {error.message}", hint="Save it again with numpy.savez.") from error
     with atomic_output.file(output) as temporary, temporary.open("wb") as stored:
         np.savez(stored, **{name: array[0] if one_row else array for name, array in outputs.items()})  # type: ignore[arg-type]
     if save_state is not None:
