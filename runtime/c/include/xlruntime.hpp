@@ -86,8 +86,8 @@ xlr_tensor tensor(const char* name, std::vector<T>& values) {
   static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && sizeof(T) <= 8, "vectors of bool have no data");
   constexpr const char* kSigned[] = {"int8", "int16", "", "int32", "", "", "", "int64"};
   constexpr const char* kUnsigned[] = {"uint8", "uint16", "", "uint32", "", "", "", "uint64"};
-  constexpr const char* kWhole = (std::is_signed_v<T> ? kSigned : kUnsigned)[sizeof(T) - 1];
-  const char* const dtype = std::is_integral_v<T> ? kWhole : sizeof(T) == 4 ? "float32" : "float64";
+  const char* const whole = (std::is_signed_v<T> ? kSigned : kUnsigned)[sizeof(T) - 1];
+  const char* const dtype = std::is_integral_v<T> ? whole : sizeof(T) == 4 ? "float32" : "float64";
   return {name, dtype, values.data(), values.size() * sizeof(T)};
 }
 
