@@ -471,8 +471,9 @@ class Bundle:
             yield f"a vocabulary of {self.vocab_size} tokens, expected 0 for steps {RUN!r}, and for no others"
         if RUN not in self.steps:
             return
-        if others := [*self.steps.keys() - {RUN}, *(name for name in (POSITIONS, ENCODE) if name in self.graphs)]:
-            yield f"beside steps {RUN!r} graphs for {listed(map(named, sorted(others)))}"
+        foreign = {*OUTPUTS, POSITIONS, ENCODE} & self.graphs.keys() | self.steps.keys()
+        if others := sorted(foreign - {RUN}):
+            yield f"beside steps {RUN!r} graphs for {listed(map(named, others))}"
         graphs = [self.graphs[choice.graph] for choice in self.steps[RUN] if choice.graph in self.graphs]
         if any(graph.inputs != graphs[0].inputs for graph in graphs):
             yield f"steps of {RUN!r} are graphs with different inputs"
