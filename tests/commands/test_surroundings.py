@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+import numpy as np
 import pytest
 
 from tests.helpers.command_table import all_commands
 from tests.helpers.paths import ROOT
+from tests.helpers.step_bundles import write_step_bundle
 from tests.helpers.tiers import thinned
 from xlexport.extras import missing_packages
 
@@ -38,6 +40,7 @@ COMMANDS = {
     "quantize": "xlexport quantize BUNDLE -o int8 --set tokens=2048 --set max_delta_bits=0.5 --threads 1",
     "report": "xlexport report BUNDLE text.txt -o page.html",
     "reproduce": "xlexport reproduce enwik8-base text.txt --bundle BUNDLE",
+    "run": "xlexport run steps inputs.npz -o outputs.npz --threads 1",
     "score": "xlexport score BUNDLE text.txt text.txt --processes 2",
     "score --ray": "xlexport score BUNDLE rows.jsonl --field text -o scores --ray --processes 1 --threads 1",
     "serve": "xlexport serve BUNDLE --port 0 --threads 1",
@@ -74,6 +77,8 @@ def write_documents(folder: Path, ran: Path) -> None:
     (folder / "rows.jsonl").write_text(f'{{"text": "{text[:-1]}"}}\n' * 3)
     (folder / "a.csv").write_text("document,index,word,bits\na,0,It,1.5\na,1,was,2\n")
     (folder / "lines.yaml").write_text(TASK)
+    write_step_bundle(folder / "steps")
+    np.savez(folder / "inputs.npz", observation=np.zeros((9, 3), np.float32), active=np.ones(9, bool))
     names = {*sys.stdlib_module_names, *importlib.metadata.packages_distributions(), "xlexport_ops", "usercustomize"}
     for name in filter(str.isidentifier, names):
         (folder / f"{name}.py").write_text(PLANTED.format(str(ran)))

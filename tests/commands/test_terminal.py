@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import GOLDEN
-from xlexport.commands import run
+from xlexport.commands import execute
 from xlexport.terminal import (
     Interrupted,
     drawing,
@@ -55,7 +55,7 @@ def out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Stre
 def run_into(out: Stream, *arguments: str | Path) -> str:
     """Run a command that succeeds, and return its output."""
     with contextlib.redirect_stdout(out):
-        assert run([*map(str, arguments), "--threads", "1"]) == 0
+        assert execute([*map(str, arguments), "--threads", "1"]) == 0
     return out.shown()
 
 

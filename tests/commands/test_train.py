@@ -17,7 +17,7 @@ import pytest
 
 from tests.helpers.invoking import Invoke
 from xlexport import formats, progress_bar
-from xlexport.commands import run
+from xlexport.commands import execute
 from xlexport.commands.train import curve_writers, model_config, train
 from xlexport.terminal import INTERRUPTED
 from xlruntime.bundle_files import digest_file
@@ -184,7 +184,7 @@ def test_lines_during_a_bar_are_whole(prose: Path, tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", terminal)
         files = ("train", str(prose), "--valid", str(prose), "-o", str(tmp_path / "run"))
-        assert run([*files, *SIZE, "--steps", "6", "--set=training.eval_every=2"]) == 0
+        assert execute([*files, *SIZE, "--steps", "6", "--set=training.eval_every=2"]) == 0
     text = terminal.getvalue()
     assert "\rtraining:" in text and "\revaluating: 100%|" in text
     lines = [line.rpartition("\r")[2] for line in text.split("\n")[:-1]]

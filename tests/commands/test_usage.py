@@ -45,7 +45,7 @@ def test_unreadable_document_is_not_a_usage_error(
 
 
 def test_commands_that_report_have_json() -> None:
-    writers = {"train", "report", "completion", "configure", "web"}  # their output is a file or a script
+    writers = {"train", "report", "run", "completion", "configure", "web"}  # their output is a file or a script
     for name in set(DOING) - writers:
         assert "--json" in [option for parameter in DOING[name].params for option in parameter.opts], name
 
@@ -163,10 +163,10 @@ import sys
 absent = ["google_crc32c", "onnx_ir", "onnx", "onnxscript", "torch"]
 sys.modules.update(dict.fromkeys(absent))  # each import of them fails
 from xlexport import extras
-from xlexport.commands import run
+from xlexport.commands import execute
 is_installed = extras.is_installed
 extras.is_installed = lambda name: name.replace("-", "_") not in absent and is_installed(name)
-sys.exit(run(sys.argv[1:]))
+sys.exit(execute(sys.argv[1:]))
 """
 
 

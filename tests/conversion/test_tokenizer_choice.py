@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.tokenizer_kinds import sentence_pieces
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.commands import run
+from xlexport.commands import execute
 from xlexport.conversion import convert
 from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import CheckpointError, ExportError
@@ -116,7 +116,7 @@ def test_missing_library_is_named_with_the_other_packages(
     """Check that one try is enough to learn everything that must be installed."""
     monkeypatch.setattr("xlexport.extras.is_installed", lambda name: name not in ("onnxscript", "tokenizers"))
     write("tokenizer.json", "{}")
-    assert run(["convert", str(tmp_path), "-o", str(tmp_path / "bundle")]) == 1
+    assert execute(["convert", str(tmp_path), "-o", str(tmp_path / "bundle")]) == 1
     assert capsys.readouterr().err == (
         "Error: onnxscript, tokenizers not installed, needed here. Install them: pip install onnxscript tokenizers.\n"
     )

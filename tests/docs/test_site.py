@@ -16,7 +16,7 @@ from tests.docs.conftest import ITEMS
 from tests.helpers.pages import PAGES, blocks_of, python_of
 from tests.helpers.paths import EMPTY, ROOT, golden_bundle, is_moved
 from tests.helpers.tiers import thinned
-from xlexport.commands import run
+from xlexport.commands import execute
 
 SPHINX = all(importlib.util.find_spec(name) for name in ("sphinx", "myst_parser", "furo"))
 
@@ -125,6 +125,6 @@ def test_python_of_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Monk
         pytest.importorskip("pandas", reason="needs pandas")
         Path("items.csv").write_text(ITEMS, "utf-8")
         options = ["--field", "sentence", "--context-field", "preamble", "--per", "word", "-o", "words.csv"]
-        assert run(["score", "bundle", "items.csv", *options]) == 0
+        assert execute(["score", "bundle", "items.csv", *options]) == 0
     Path("test.txt").write_text("It was the best of times, it was the worst of times.\n" * 40, "utf-8")
     exec(compile(python_of(page), page, "exec"), {})

@@ -35,7 +35,7 @@ from tests.training.test_lsh import random_buckets
 from xlexport import ops
 from xlexport import torch_runtime as torch_session
 from xlexport.bundles import open_bundle, write_manifest
-from xlexport.commands import run
+from xlexport.commands import execute
 from xlexport.conversion import convert
 from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import MissingDependencyError
@@ -263,21 +263,22 @@ def test_commands(bytes_bundle: Converted, tmp_path: Path, capsys: pytest.Captur
     folder, text = tmp_path / "bundle", tmp_path / "text.txt"
     text.write_text("Long documents are walked segment by segment.\n" * 3, "utf-8")
     assert (
-        run(["convert", str(bytes_bundle.checkpoint), "-o", str(folder), "--to", TORCHSCRIPT, "--segments", "4"]) == 0
+        execute(["convert", str(bytes_bundle.checkpoint), "-o", str(folder), "--to", TORCHSCRIPT, "--segments", "4"])
+        == 0
     )
-    assert run(["verify", str(folder), str(bytes_bundle.checkpoint), "--segments", "3", "--trust"]) == 0
+    assert execute(["verify", str(folder), str(bytes_bundle.checkpoint), "--segments", "3", "--trust"]) == 0
     capsys.readouterr()
-    assert run(["score", str(folder), str(text)]) == 1
+    assert execute(["score", str(folder), str(text)]) == 1
     assert "--trust" in capsys.readouterr().err
-    assert run(["bench", str(folder)]) == 1
+    assert execute(["bench", str(folder)]) == 1
     assert "use a command with --trust" in (refusal := capsys.readouterr().err)
     assert refusal.endswith("All other commands need a bundle of convert --to onnx.\n")
     nats = []
     for arguments in ([str(folder), "--trust"], [str(bytes_bundle.folder)]):
-        assert run(["score", *arguments, str(text), "--json"]) == 0
+        assert execute(["score", *arguments, str(text), "--json"]) == 0
         nats.append(json.loads(capsys.readouterr().out)["nats"])
     np.testing.assert_allclose(nats[0], nats[1], rtol=1e-5)
-    assert run(["inspect", str(folder)]) == 0
+    assert execute(["inspect", str(folder)]) == 0
     assert TORCHSCRIPT in capsys.readouterr().out
 
 

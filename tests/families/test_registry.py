@@ -17,7 +17,7 @@ from xlexport.families.recurrent import TITLES
 from xlexport.families.recurrent.huggingface import FAMILIES
 from xlruntime.bundle_files import read_bundle
 
-NAMES = ["transformer_xl", "encoder_decoder", "reformer", "recurrent"]
+NAMES = ["transformer_xl", "encoder_decoder", "reformer", "recurrent", "step_model"]
 
 
 def test_architectures_are_found_by_name() -> None:

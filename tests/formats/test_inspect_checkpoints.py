@@ -19,7 +19,7 @@ from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer
 from xlexport import formats
 from xlexport.choices import FORMATS
-from xlexport.commands import run
+from xlexport.commands import execute
 from xlexport.conversion import convert
 from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import ExportError
@@ -192,7 +192,7 @@ def test_buckets_that_are_given(given: str, buckets: str, inspect: Invoke, unsai
 
 
 def test_checkpoint_without_buckets_is_not_converted(unsaid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["convert", str(unsaid), "-o", str(unsaid.parent / "bundle")]) == 1
+    assert execute(["convert", str(unsaid), "-o", str(unsaid.parent / "bundle")]) == 1
     assert capsys.readouterr().err == (
         f"Error: {unsaid}: config.json has no num_buckets, which transformers sets at the first document that it sees. "
         "Give --config num_buckets=N (or N,M for two factors), or --config max_length=T for documents of T tokens.\n"
@@ -207,12 +207,14 @@ def test_folder_becomes_a_bundle(rule: str, unsaid: Path, tmp_path: Path, capsys
     """Convert and verify; verify again from the command line: the report notes a rule other than the trained one."""
     bundle, given = tmp_path / "bundle", ["--config", "max_length=100"]
     chosen = [] if rule == "chunk" else ["--rule", "band", "--mem-len", "32", "--segment-len", "16"]
-    assert run(["convert", str(unsaid), "-o", str(bundle), "--threads", "1", "--segments", "3", *given, *chosen]) == 0
+    assert (
+        execute(["convert", str(unsaid), "-o", str(bundle), "--threads", "1", "--segments", "3", *given, *chosen]) == 0
+    )
     said = capsys.readouterr().err
     assert ("replaces the model's own rule" in said) == (rule == "band")
     assert "as transformers sets it at a first document of 100 tokens" in said
     manifest = read_bundle(bundle)
     assert (manifest.config["rule"], manifest.config["n_buckets"]) == (rule, [8])
     assert (manifest.tokenizer.kind, manifest.tokenizer.first_id) == ("bytes", 2)
-    assert run(["verify", str(bundle), str(unsaid), "--threads", "1", "--segments", "2", *given]) == 0
+    assert execute(["verify", str(bundle), str(unsaid), "--threads", "1", "--segments", "2", *given]) == 0
     assert "equal" in capsys.readouterr().out

@@ -22,7 +22,7 @@ import pytest
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.shared import shared_folder
 from tests.helpers.weights import random_model
-from xlexport.commands import run
+from xlexport.commands import execute
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
@@ -92,7 +92,7 @@ def invoke(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     def invoked(*arguments: str | Path, stdin: bytes = b"") -> Finished:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
+        code = execute([str(argument) for argument in arguments])
         out, err = capfd.readouterr()
         return Finished(code, out, err, failed=2 if arguments[:1] == ("verify",) else 1)
 
@@ -149,7 +149,7 @@ def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         with cached_exports():
             arguments = ["convert", str(checkpoint), "--output", str(folder / "tiny.bundle"), "--threads", "1"]
-            assert run(arguments) == 0
+            assert execute(arguments) == 0
 
     folder, _ = shared_folder(tmp_path_factory, "commands", make)
     return folder / "tiny.bundle"

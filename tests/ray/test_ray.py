@@ -20,7 +20,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.helpers.paths import GOLDEN
-from xlexport.commands import run
+from xlexport.commands import execute
 from xlexport.errors import WorkerError
 from xlexport.ray.cluster import most_actors, reach
 from xlexport.ray.dataset import columns_of
@@ -137,14 +137,14 @@ def test_inputs_and_output_in_a_store_are_as_on_this_machine(
     options = ("--field", "text", "--id-field", "id", "--per", "word", "--threads", "1")
     alone, output = tmp_path / f"alone.{ending}", tmp_path / f"stored.{ending}"
     at = f"file://{output}"
-    assert run(["score", str(BUNDLE), str(rows), *options, "-o", str(alone)]) == 1  # some documents have no score
-    assert run(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at]) == 1
+    assert execute(["score", str(BUNDLE), str(rows), *options, "-o", str(alone)]) == 1  # some documents have no score
+    assert execute(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at]) == 1
     assert output.read_bytes() == alone.read_bytes()
     assert [(path.name, path.read_text()) for path in Path().iterdir()] == [(f"stored.{ending}", "another file")]
     capsys.readouterr()
-    assert run(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at]) == 1
+    assert execute(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at]) == 1
     assert "exists already. Replace it with --force" in capsys.readouterr().err
-    assert run(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at, "--resume"]) == 0
+    assert execute(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at, "--resume"]) == 0
     assert f"{at}: already complete" in capsys.readouterr().err
 
 
@@ -155,7 +155,7 @@ def test_the_columns_of_a_run_are_those_of_its_records(tmp_path: Path, level: An
     text.write_text("It was | the best\nof times.\n")
     alone = tmp_path / "alone.parquet"
     wanted = ("--top", "0") if detail and level != "document" else ()
-    assert run(["score", str(BUNDLE), str(text), "--per", level, *wanted, "-o", str(alone), "--threads", "1"]) == 0
+    assert execute(["score", str(BUNDLE), str(text), "--per", level, *wanted, "-o", str(alone), "--threads", "1"]) == 0
     schema = pyarrow.parquet.read_schema(alone)
     options = ScoreOptions(per=level, top=0 if wanted else None)
     found = columns_of(options, load(BUNDLE, threads=1).evaluation().values)
@@ -197,7 +197,7 @@ def test_a_part_without_scores_has_the_columns_of_the_others() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="ray is installed")
 def test_without_ray_the_command_says_what_to_install(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = write_rows(tmp_path / "in", 1, 20)
-    status = run(["score", str(BUNDLE), str(rows), "--field", "text", "-o", str(tmp_path / "out.csv"), "--ray"])
+    status = execute(["score", str(BUNDLE), str(rows), "--field", "text", "-o", str(tmp_path / "out.csv"), "--ray"])
     assert (status, "pip install ray" in capsys.readouterr().err) == (1, True)
 
 
@@ -216,7 +216,7 @@ def test_options_that_do_not_go_together(
 ) -> None:
     write_rows(tmp_path / "in", 1, 20)
     files = () if "-" in options else (str(tmp_path),)
-    assert run(["score", str(BUNDLE), *files, "--field", "text", *options]) == 2
+    assert execute(["score", str(BUNDLE), *files, "--field", "text", *options]) == 2
     assert said in capsys.readouterr().err
 
 

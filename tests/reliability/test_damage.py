@@ -34,7 +34,7 @@ from tests.reliability.bundle_targets import TokenizerJson
 from tests.reliability.damage import STEADY, THOROUGH, VALUES, damaged, damaged_array, damaged_json
 from tests.reliability.target import check_message
 from tests.runtime.conftest import open_golden
-from xlexport.commands import run
+from xlexport.commands import execute
 from xlexport.commands.inspect import bundle_rows
 from xlexport.errors import XlexportError
 from xlexport.formats import load as load_checkpoint
@@ -362,7 +362,7 @@ def test_score_command_scores_what_can_be_read_and_reports_the_rest(
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     command = ["score", str(golden_bundle(EMPTY)), str(file), *options, "--json", "--threads", "1"]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run([*command, *(["--set", "binary=true"] if binary else [])])
+        code = execute([*command, *(["--set", "binary=true"] if binary else [])])
     out.flush()
     messages = err.getvalue().splitlines()
     assert all(line.isprintable() and "Traceback" not in line and len(line) <= 2000 for line in messages)

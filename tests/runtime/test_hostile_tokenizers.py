@@ -177,7 +177,7 @@ def test_score_goes_on_after_a_document_that_the_library_fails_on(
     bundle_with: BundleWith, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Cause a panic, which derives from BaseException: the engine stops after ten million steps."""
-    from xlexport.commands import run
+    from xlexport.commands import execute
 
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(tokenizer_fields(pre_tokenizer=regex("a*a*a*a*$|."))))
@@ -186,7 +186,7 @@ def test_score_goes_on_after_a_document_that_the_library_fails_on(
     for name, text in documents.items():
         (tmp_path / f"{name}.txt").write_text(text)
     paths = [str(tmp_path / f"{name}.txt") for name in documents]
-    assert run(["score", str(folder), *paths, "--json"]) == 1
+    assert execute(["score", str(folder), *paths, "--json"]) == 1
     out, err = capfd.readouterr()
     assert [json.loads(line)["document"] for line in out.splitlines()] == paths[1:]
     errors = [json.loads(line) for line in err.splitlines() if line.startswith('{"error"')]

@@ -24,7 +24,7 @@ from xlexport.extras import disable_telemetry
 from xlexport.terminal import INTERRUPTED, WARNINGS, Failure, encode_output, failure, tell_problem, tell_usage
 from xlruntime import __version__
 
-__all__ = ["LazyGroup", "cli", "main", "run"]
+__all__ = ["LazyGroup", "cli", "execute", "main"]
 
 # Short help of each command, so that `xlexport --help` imports none of them; in the order of a first day.
 GROUPS = {
@@ -119,7 +119,7 @@ def cli() -> None:
     """Convert recurrent language models to ONNX and score text of any length with them, without PyTorch."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def execute(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status.
 
     Every expected failure is one line on standard error: a sentence, or with `--json` an object.
@@ -180,4 +180,4 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # before a command loads PyTorch
     disable_telemetry()
     with environment_of_children():  # also of processes that libraries start
-        sys.exit(run(sys.argv[1:]))
+        sys.exit(execute(sys.argv[1:]))

@@ -105,9 +105,6 @@ def bench(
     from xlruntime.hub_cache import bundle_folder
 
     require("convert")
-    if read_bundle(bundle_folder(bundle), check_files=False).purpose == RUN:
-        _time_steps(bundle, as_json, options)
-        return
     from xlexport.bench import sweep
     from xlexport.bench.report import check_plot
 
@@ -116,6 +113,9 @@ def bench(
     combinations = math.prod(len(set(values)) for values in swept.values())
     if plot is not None:
         check_plot(plot, combinations)
+    if read_bundle(bundle_folder(bundle), check_files=False).purpose == RUN:
+        _time_steps(bundle, as_json, {**options, **swept})
+        return
     reports = sweep(bundle, against=against, **reading, **swept, **options)
     _print_reports(reports, combinations, as_json, plot)
 
@@ -128,7 +128,7 @@ def _time_steps(bundle: Path, as_json: bool, options: Mapping[str, Any]) -> None
     device = ("device", "provider", "provider_options", "ops", "strict_device", "cuda_graphs")
     own = ("bundle", "as_json", "batch_size", "threads", "overrides", *device)
     refuse(given_options(own), f"for language models, but {bundle} is a step model. Leave {{}} out.")
-    for threads in options["threads"] or (None,):
+    for threads in options["threads"]:
         model = load_step_model(bundle, threads=threads, **{name: options[name] for name in device})
         for rows in options["batch_size"]:
             times = time_steps(model, rows)
