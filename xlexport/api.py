@@ -221,7 +221,9 @@ def verify(
         given = {"reference": reference, "as_ids": as_ids or None, **settings}
         if unused := [name for name, value in given.items() if value is not None]:
             raise OptionError(f"{listed(unused)}: not for a step model.", hint="Leave it out.")
-        by_name = isinstance(model, str | Path | SourceCheckpoint) or getattr(model, "inputs", None) is not None
+        by_name = isinstance(model, str | Path | SourceCheckpoint) or isinstance(
+            getattr(model, "inputs", None), Mapping
+        )
         inputs = None if by_name else engine.bundle.config.get("inputs")
         source = read(model, format=format, config=config, weights=weights, inputs=inputs, trust=trust)  # type: ignore[arg-type]
         _check_kind(engine, source)
@@ -258,6 +260,8 @@ def _verify_step_model(
     engine: StepModel, source: SourceCheckpoint, text: Any, segments: Any, progress: Progress
 ) -> StepParityReport:
     rows, rules = engine.bundle.fixed.get("batch", 2), engine.bundle.evaluation
+    if not (segments in (None, "all") or (isinstance(segments, int) and segments > 0)):
+        raise OptionError(f"segments is {segments!r}, expected a number from 1 on, or 'all'.")
     count = segments if isinstance(segments, int) else SEGMENTS
     if text is None:
         specs = input_specs(source.config["inputs"])

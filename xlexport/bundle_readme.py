@@ -25,7 +25,8 @@ def bundle_readme(bundle: Bundle, report: ParityReport | StepParityReport) -> st
     chosen = f"\nChoices and omitted parts:\n\n{notes}" if notes else ""
     sizes = description_of(bundle.architecture).summary(bundle.config)
     fixed = ", ".join(f"{axis} {size}" for axis, size in bundle.fixed.items())
-    shapes = f" Shapes are fixed: {fixed}; what is left of a document is read token by token." if fixed else ""
+    left = "; what is left of a document is read token by token" if bundle.vocab_size else ""
+    shapes = f" Shapes are fixed: {fixed}{left}." if fixed else ""
     if isinstance(report, StepParityReport):
         kind, verified = "step", f"```\n{report}\n```"
     else:
@@ -106,11 +107,10 @@ Runtime. A program that loads it before, or without xlruntime, must set the envi
 
 def _step_program(bundle: Bundle, install: str) -> str:
     """Return a program that runs a step model, and what C and JavaScript call."""
-    inputs = "".join(
-        f'    "{name}": np.zeros(({", ".join(map(str, (1, *feed.shape[2:])))},), "{feed.dtype}"),\n'
-        for name, feed in bundle.graphs[RUN].inputs.items()
-        if feed.feed == "input"
-    )
+    rows, inputs = bundle.fixed.get("batch", 1), ""
+    for name, spec in bundle.config["inputs"].items():
+        value = min(max(0, spec["low"]), spec["high"])
+        inputs += f'    "{name}": np.full({(rows, *spec["shape"])}, {value}, "{spec["dtype"]}"),\n'
     return f"""Python, with `{install}`:
 
 ```python
@@ -118,7 +118,7 @@ import numpy as np
 import xlruntime
 
 stream = xlruntime.load_step_model(".").stream()
-outputs = stream.run({{  # one row, one step; the stream carries the state
+outputs = stream.run({{  # one step of each row; the stream carries the state
 {inputs}}})
 print(outputs)
 ```

@@ -228,7 +228,7 @@ def test_a_reset_row_begins_anew_and_leaves_the_others(model: StepModel) -> None
         ("expected observation, active", {"more": 1.0}),
         ("expected observation, active", None),
         ("no array", {"observation": [[1.0], [1.0, 2.0]]}),
-        ("with 2 rows and 1 steps", {"observation": np.zeros((2, 0, 3)), "active": np.zeros((2, 0), bool)}),
+        ("with 2 rows and 1 step", {"observation": np.zeros((2, 0, 3)), "active": np.zeros((2, 0), bool)}),
         ("expected", {"active": np.ones((2, 6), bool)}),
         ("expected", {"observation": np.zeros((1, 5, 3))}),
         ("expected float32", {"observation": np.zeros((2, 5, 3), bool)}),

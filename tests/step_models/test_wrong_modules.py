@@ -208,7 +208,7 @@ X = {"shape": (4,)}
             ("expected as shape a list of numbers above 0", {"x": each})
             for each in (4, (0,), (2.0,), (True,), "ab", None)
         ],
-        ("with a product of at most 4,194,304", {"x": (2**40,)}),
+        ("with a product of at most 262,144", {"x": (2**40,)}),
         ("expected as shape", {"x": {"dtype": "int64"}}),
         ("expected shape, dtype, low and high", {"x": X | {"unit": "m"}}),
         ("expected a dtype of float32, bool", {"x": X | {"dtype": "float16"}}),

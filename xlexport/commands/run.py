@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ def run(
     from xlexport.errors import ArrayFileError
     from xlruntime.messages import counted
 
+    if save_state is not None and save_state.resolve() == output.resolve():
+        raise click.UsageError("-o and --save-state name the same file. Give two.")
     for file in filter(None, (output, save_state)):
         atomic_output.check_file(file, force)
     model, arrays = xlruntime.load_step_model(bundle, **options), read_arrays(inputs)
@@ -64,8 +67,10 @@ def run(
         outputs = stream.run(arrays)
     except xlruntime.ArgumentError as error:
         raise ArrayFileError(f"{inputs}: {error.message}", hint="Save it again with numpy.savez.") from error
-    with atomic_output.file(output) as temporary, temporary.open("wb") as stored:
-        np.savez(stored, **{name: array[0] if one_row else array for name, array in outputs.items()})  # type: ignore[arg-type]
+    with atomic_output.file(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, array in outputs.items():  # numpy.savez takes some names for its own
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stored:
+                np.lib.format.write_array(stored, array[0] if one_row else array)
     if save_state is not None:
         stream.save(save_state)
     tell(f"wrote {output}: {counted(rows, 'row')} of {counted(next(iter(outputs.values())).shape[1], 'step')}")

@@ -66,7 +66,7 @@ class Series:
 
 def _lengths(longest: int) -> Iterator[int]:
     for number, length in enumerate(itertools.cycle(LENGTHS)):
-        yield longest if number % LONG == LONG - 1 else min(length, longest)
+        yield longest if number % LONG == len(LENGTHS) else min(length, longest)
 
 
 def random_series(specs: Mapping[str, InputSpec], rows: int, longest: int, segments: int, limit: int | None) -> Series:

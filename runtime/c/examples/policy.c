@@ -81,22 +81,26 @@ static double access_number(const xlr_tensor* tensor, size_t i, const double* gi
   exit(1);
 }
 
-/* Read the numbers of a step; return whether there were as many. */
+/* Read the line of a step: 1, or 0 at the end of stdin, or -1 if the line has other things or another count. */
 static int read_step(const xlr_model_info* info, xlr_tensor* inputs) {
   double number;
+  int end;
   for (size_t i = 0; i < info->input_count; ++i) {
     for (size_t j = 0; j < numbers_of(&info->inputs[i]); ++j) {
-      if (scanf("%lf", &number) != 1) return 0;
+      if (scanf("%lf", &number) != 1) return i + j == 0 && feof(stdin) ? 0 : -1;
       access_number(&inputs[i], j, &number);
     }
   }
-  return 1;
+  do end = getchar();
+  while (end == ' ' || end == '\t' || end == '\r');
+  return end == '\n' || end == EOF ? 1 : -1;
 }
 
 static void print_step(const xlr_model_info* info, const xlr_tensor* outputs) {
   for (size_t i = 0; i < info->output_count; ++i) {
     for (size_t j = 0; j < numbers_of(&info->outputs[i]); ++j) {
-      printf("%s%.9g", i + j > 0 ? " " : "", access_number(&outputs[i], j, NULL));
+      printf("%s%.*g", i + j > 0 ? " " : "", strcmp(outputs[i].dtype, "float32") == 0 ? 9 : 17,
+             access_number(&outputs[i], j, NULL));
     }
   }
   putchar('\n');
@@ -125,8 +129,9 @@ static xlr_status run(const xlr_model_info* info, xlr_stream* stream, xlr_tensor
                       double rate) {
   double next = now();
   long memory = 0;
+  int line = 1;
   xlr_status status = XLR_OK;
-  while (status == XLR_OK && read_step(info, inputs)) {
+  while (status == XLR_OK && (line = read_step(info, inputs)) > 0) {
     double begin;
     if (rate > 0) {
       wait_until(next);
@@ -143,6 +148,10 @@ static xlr_status run(const xlr_model_info* info, xlr_stream* stream, xlr_tensor
           quantile(0.999), largest * 1e6);
   fprintf(stderr, "memory %ld after %d steps, %ld at the end; %zu bytes of state\n", memory, WARM_UP, most_memory(),
           xlr_stream_memory_bytes(stream));
+  if (line < 0) {
+    fprintf(stderr, "policy: line %lu does not hold the numbers of one step\n", steps + 1);
+    exit(1);
+  }
   return status;
 }
 

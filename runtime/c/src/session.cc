@@ -140,6 +140,11 @@ void Session::require_names() const {
     inputs.insert(input.name);
     if (input.feed == Feed::memory) outputs.insert(bundle_.memory[input.index].output);
   }
+  for (const std::string& name : outputs) {  // ONNX Runtime would pass it on, and leave the buffer as it was
+    if (inputs.count(name) != 0) {
+      throw Error(XLR_ERROR_BUNDLE_GRAPH, file_ + ": " + shown(name) + " is an input and an output.", kConvertAgain);
+    }
+  }
   if (inputs == names<ort::SessionGetInputCount, ort::SessionGetInputName>() &&
       outputs == names<ort::SessionGetOutputCount, ort::SessionGetOutputName>()) {
     return;

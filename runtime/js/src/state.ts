@@ -197,7 +197,8 @@ function* counterProblems(
     const largest = most[name as keyof Counters] ?? LARGEST_COUNT;
     if (value !== null && !(value >= 0 && value <= largest)) yield `${name} is ${value}, expected 0 to ${largest}`;
   }
-  if (!(evaluation.maxSegment(counters.capacity) >= 1)) yield `capacity is ${counters.capacity}`;
+  const fits = vocabSize ? evaluation.maxSegment(counters.capacity) >= 1 : counters.capacity === evaluation.capacity();
+  if (!fits) yield `capacity is ${counters.capacity}`;
   const { offset, history, pending, position } = counters;
   const isPossible = vocabSize ? (pending === null) === (position === 0) : position === history && history <= offset;
   if (!isPossible) yield `position is ${position}, history ${history}, offset ${offset}, pending ${pending}`;

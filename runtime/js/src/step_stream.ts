@@ -107,11 +107,11 @@ export class StepStream {
   /**
    * Begin anew, on one row or on all.
    *
-   * @throws OptionError - there is no such row.
+   * @throws ArgumentError - there is no such row.
    */
   async reset(row: number | null = null): Promise<void> {
     if (row !== null && !(Number.isInteger(row) && row >= 0 && row < this.rows)) {
-      throw new OptionError(`the stream: row is ${shown(row)}, expected 0 to ${this.rows - 1}.`);
+      throw new ArgumentError(`the stream: row is ${shown(row)}, expected 0 to ${this.rows - 1}.`);
     }
     await this.#alone(async () => {
       const { plan, offset, length, positions } = this.#memory;

@@ -70,7 +70,7 @@ test("a row begins anew, and all rows go on from a saved stream", async () => {
     [await stream.run(inputs), stream.position],
     [await (await model.stepStream({ rows: 2 })).run(inputs), [5, 5]],
   );
-  for (const wrong of [2, -1, 0.5, "0"]) await refuses(stream.reset(wrong), "option", /row is .*, expected 0 to 1/);
+  for (const wrong of [2, -1, 0.5, "0"]) await refuses(stream.reset(wrong), "argument", /row is .*, expected 0 to 1/);
   const damaged = state.slice();
   damaged[damaged.length - 1] ^= 1;
   await refuses(model.restoreStepStream(damaged), "state_damaged", /SHA-256 differs/);

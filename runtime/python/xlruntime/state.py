@@ -171,6 +171,8 @@ class State:
         if evaluation.max_segment(self.capacity) < 1:
             problems.append(f"capacity is {self.capacity}, but {evaluation.most_rows} rows are kept")
         if steps:
+            if self.capacity != evaluation.capacity():
+                problems.append(f"capacity is {self.capacity}, expected {evaluation.capacity()}")
             if self.history != self.position:
                 problems.append(f"history is {self.history}, but position {self.position}")
             if self.offset < max(self.rows("position")):

@@ -15,7 +15,8 @@ from .engine import Engine
 from .errors import ArgumentError, OptionError, StateMismatchError, TooLongError
 from .held_text import HeldText
 from .load_options import LoadKeywords, LoadOptions
-from .messages import first_line, listed, named, shown
+from .memory import Memory
+from .messages import counted, first_line, listed, named, shown
 from .state import State
 
 __all__ = ["StepModel", "StepStream", "as_input", "load_step_model"]
@@ -120,7 +121,7 @@ class StepStream:
                 f"a row of {steps:,} steps, but the model reads at most {longest:,}.", hint="Reset the row."
             )
         parts, most = [], self.memory.max_segment
-        before = self.memory if self.model.longest_step(RUN, most) >= S else self._copy()
+        before = self.memory if S == 1 else self._copy()  # several graphs may run
         try:
             for begin in range(0, S, most):
                 part = {name: array[:, begin : begin + most] for name, array in arrays.items()}
@@ -174,7 +175,7 @@ class StepStream:
         )
         state.write(Path(file))
 
-    def _copy(self) -> Any:
+    def _copy(self) -> Memory:
         return self.memory.take(range(self.memory.batch_size))
 
     def _checked(self, inputs: Arrays) -> tuple[dict[str, npt.NDArray[Any]], bool]:
@@ -182,20 +183,22 @@ class StepStream:
         feeds = self.model.inputs
         names = {*inputs} if hasattr(inputs, "keys") else {shown(inputs)}
         if names != {*feeds}:
-            raise ArgumentError(f"the inputs are {listed(map(str, names)) or 'none'}, expected {listed(feeds)}.")
+            raise ArgumentError(
+                f"the inputs are {listed(sorted(map(str, names))) or 'none'}, expected {listed(feeds)}."
+            )
         arrays = {name: _array(name, inputs[name]) for name in feeds}
         single = all(array.ndim == len(feeds[name].shape) - 1 for name, array in arrays.items())
         if single:
             arrays = {name: array[:, None] for name, array in arrays.items()}
         S = next((array.shape[1] for array in arrays.values() if array.ndim > 1), 0)
         for name, feed in feeds.items():
-            array, expected = arrays[name], (self.memory.batch_size, max(S, 1), *feed.shape[2:])
-            if array.shape != expected:
+            array, rows, steps = arrays[name], self.memory.batch_size, max(S, 1)
+            if array.shape != (rows, steps, *feed.shape[2:]):
                 found = array.shape[:1] + array.shape[2:] if single else array.shape
                 axes = ", ".join(map(str, ("batch", *feed.shape[2:]) if single else feed.shape))
                 raise ArgumentError(
-                    f"the input {named(name)} has shape {found}, expected ({axes}), with {expected[0]} rows and "
-                    f"{expected[1]} steps."
+                    f"the input {named(name)} has shape {found}, expected ({axes}), with {counted(rows, 'row')} "
+                    f"and {counted(steps, 'step')}."
                 )
             arrays[name] = as_input(name, array, feed)
         return arrays, single

@@ -24,6 +24,7 @@ from xlruntime.messages import listed, named
 
 __all__ = ["check_step_graph", "check_step_model", "own_words"]
 
+PRIME = 61  # to whose remainders integers are reduced
 ROWS = 64  # of the table of inputs: enough that no two series are equal by chance
 QUOTED = re.compile(r"('[^']*'|\w+\.py:\d+)")  # names of the user
 WORDS = (
@@ -100,6 +101,8 @@ class _Table(nn.Module):
             rows = spec.random(ROWS, 1, random)[:, 0]
             for row, value in enumerate((spec.low, spec.high)):  # and the ends of the range
                 rows[row] = value
+            if spec.dtype == "bool":  # rarely true: a flag that resets a state would hide what comes late
+                rows[2:] = False
             self.register_buffer(f"table_{name.replace('.', '/')}", rows)
         self.names = list(eager.inputs)
         self.widths = [int(np.prod(spec.shape)) for spec in eager.outputs.values()]
@@ -110,14 +113,12 @@ class _Table(nn.Module):
             self.unit = self._unit(outputs)
 
     def _unit(self, outputs: Tensors) -> Tensor:
-        """Return the size (V,) of each number: that of the largest one of its output, or 1."""
-        sizes = [outputs[name].double().abs().nan_to_num(0, 0, 0).amax() for name in self.outputs]
-        return torch.cat(
-            [
-                (size if size > 0 else size + 1).float().expand(width)
-                for size, width in zip(sizes, self.widths, strict=True)
-            ]
-        )
+        """Return the size (V,) of each number, at least a thousandth of the largest one of its output, or 1."""
+        sizes = []
+        for name in self.outputs:
+            size = _numbers(outputs[name]).abs().nan_to_num(0, 0, 0).flatten(0, 1).amax(dim=0).flatten()
+            sizes.append(torch.maximum(size, 1e-3 * size.max()))
+        return torch.cat([torch.where(size > 0, size, 1.0).float() for size in sizes])
 
     def inputs(self, ids: Tensor) -> dict[str, Tensor]:
         """Return the inputs for which ids stand."""
@@ -138,7 +139,7 @@ class _Table(nn.Module):
                     "Return each output for every row and step that is read, of the same shape and dtype in every call."
                 )
                 raise self.error(form, problem, hint)
-        values = [outputs[name].to(self.unit.dtype).reshape(*axes, -1) for name in self.outputs]
+        values = [_numbers(outputs[name]).to(self.unit.dtype).reshape(*axes, -1) for name in self.outputs]
         numbers = torch.cat(values, dim=-1) / self.unit
         return numbers.repeat(*[1] * len(axes), -(-self.n_token // len(self.unit)))[..., : self.n_token]
 
@@ -166,6 +167,11 @@ class _Table(nn.Module):
             problem = f"the method writes in place into its input {written[0]!r}"
             raise self.error(form, problem, "Compute new tensors.")
         return self.logits(form, outputs, tuple(ids.shape)), new
+
+
+def _numbers(output: Tensor) -> Tensor:
+    """Return an output in float64: of integers the remainders, among which neighbours differ by much."""
+    return (output if output.is_floating_point() else output.to(torch.int64) % PRIME).double()
 
 
 class _TableEngine:

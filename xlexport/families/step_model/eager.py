@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from xlexport.errors import ExportError
 from xlexport.families.recurrent.eager import batched
 from xlexport.families.recurrent.source import refuse_other_precisions
 from xlexport.families.recurrent.trial import Trial
-from xlexport.families.step_model.inputs import NAME, InputSpec, Specs
+from xlexport.families.step_model.inputs import MOST_NUMBERS, NAME, InputSpec, Specs
 from xlruntime.messages import first_line, shown
 
 __all__ = ["OutputSpec", "StepEager", "Tensors", "output_specs"]
@@ -123,4 +124,7 @@ def output_specs(module: Any, form: str, inputs: Mapping[str, InputSpec]) -> dic
             hint = "Return all rows and steps that are read, as float32, bool, uint8 or signed integers."
             raise ExportError(f"{name}.{form}: {problem}.", hint=hint)
         specs[key] = OutputSpec(dtype, shape[len(axes) :])
+    if (count := sum(math.prod(spec.shape) for spec in specs.values())) > MOST_NUMBERS:
+        problem = f"{name}.{form}: the outputs have {count:,} numbers a step, expected at most {MOST_NUMBERS:,}."
+        raise ExportError(problem, hint="Return fewer.")
     return specs

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["NAME", "InputSpec", "Specs", "input_specs"]
+__all__ = ["MOST_NUMBERS", "NAME", "InputSpec", "Specs", "input_specs"]
 
 NAME = re.compile(r"(?!new_)[A-Za-z_][\w.]{0,79}", re.ASCII)  # that a tensor of a graph can have
 RANGES: Mapping[str, tuple[float, float]] = {
@@ -28,7 +28,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
 }
 DTYPES = tuple(RANGES)
 NUMBER: Any = Real  # NumPy's too
-MOST_NUMBERS = 1 << 22  # of one step: the checks read a table of many
+MOST_NUMBERS = 1 << 18  # of one step, in or out: the checks hold thousands of steps
 EXAMPLE = 'Write inputs={"observation": (8,)}, or {"button": {"shape": (), "dtype": "int64", "low": 0, "high": 3}}.'
 
 Specs = Mapping[str, "InputSpec"]
@@ -65,8 +65,8 @@ class InputSpec:
         size = (rows, steps, *self.shape)
         if self.dtype == "float32":
             return self.low + (self.high - self.low) * torch.rand(size, generator=generator)
-        least, most = (0, 1) if self.dtype == "bool" else (int(self.low), int(self.high))
-        end = min(most + 1, torch.iinfo(torch.int64).max)
+        least, end = int(self.low), min(int(self.high) + 1, torch.iinfo(torch.int64).max)
+        least = min(least, end - 1)
         return torch.randint(least, end, size, generator=generator).to(getattr(torch, self.dtype))
 
 
@@ -88,7 +88,7 @@ def _spec(name: object, value: Any) -> InputSpec:
         hint = "Name it by letters, digits, dots and underscores, without `new_` in front."
         raise ExportError(f"the input {shown(name)} has no name that graphs can have.", hint=hint)
     fields = value.to_dict() if isinstance(value, InputSpec) else value
-    fields = dict(fields) if isinstance(fields, Mapping) else {"shape": fields}
+    fields = dict(fields) if isinstance(fields, Mapping) and "shape" in fields else {"shape": fields}
     if fields.get("dtype", "float32") != "float32":
         fields = {"low": 0, "high": 1, **fields}
     if problem := _problem(**{"shape": None, "dtype": "float32", "low": -1.0, "high": 1.0, **fields}):

@@ -50,7 +50,7 @@ class RunStep(StepModule):
 
     def _inputs(self, *sizes: int) -> dict[str, Tensor]:
         return {
-            name: torch.zeros(*sizes, *spec.shape, dtype=getattr(torch, spec.dtype))
+            name: torch.full((*sizes, *spec.shape), spec.low, dtype=getattr(torch, spec.dtype))
             for name, spec in self.specs.items()
         }
 
