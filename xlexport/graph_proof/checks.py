@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from xlexport.graph_proof.compare import Deviation, Scales, moving_axis, rounding_of, worst
 from xlexport.graph_proof.graph_file import Port, Recurrence
+from xlexport.graph_proof.pairs import READ_ONLY
 from xlexport.graph_proof.report import Check
 from xlexport.graph_proof.walk import GraphWalk, State, StepError, reason_of
 from xlruntime.devices import Device
@@ -43,9 +43,9 @@ CPU = Device("cpu")
 FAINT = 1e-4  # a difference up to which rounding may grow in the document of the short checks
 FEWEST = 4  # steps of that document, however fast rounding grows
 LAYERS = 8  # the most that a state may stack
+STACKED = 32  # the same if the rows follow, as in [layers, batch, size]
 DYNAMIC = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
 QUANTA = 25 / 255  # what the ranges of int8 activations may change, if they depend on the call
-READ_ONLY = re.compile(r"(?<![a-z])(enc|cross|static|const|prefix|prompt)")  # names of what steps only read
 Results = list[dict[str, npt.NDArray[Any]]]
 
 
@@ -188,22 +188,12 @@ def check_buffers(base: Baseline) -> Check:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A state, or a part of it that a layer may carry; `text` follows its name."""
+    """A state, or a part of it that a layer may carry, and its name as an input and an output."""
 
     port: Port
-    output: str
     index: tuple[Any, ...]
-    text: str = ""
-
-    @property
-    def before(self) -> str:
-        """Its name as an input."""
-        return f"{named(self.port.name)}{self.text}"
-
-    @property
-    def after(self) -> str:
-        """Its name as an output."""
-        return f"{named(self.output)}{self.text}"
+    before: str
+    after: str
 
     def same(self, one: State, two: State) -> bool:
         """Return whether two states have the same numbers in it."""
@@ -220,12 +210,15 @@ def _parts(walk: GraphWalk) -> list[_Part]:
     for pair, port in zip(walk.pairs, walk.states, strict=True):
         shape, rows = port.shape or (), walk.layout.place(port, walk.layout.rows)
         axes = enumerate(shape[:-1] if rows is None else shape[:rows])
-        at = next((at for at, size in axes if isinstance(size, int) and 1 < size <= LAYERS and len(shape) > 2), None)
+        most = STACKED if rows == 1 or shape[1:2] == (1,) else LAYERS
+        at = next((at for at, size in axes if isinstance(size, int) and 1 < size <= most and len(shape) > 2), None)
         if at is None:
-            found.append(_Part(port, pair.output, (...,)))
+            found.append(_Part(port, (...,), named(port.name), named(pair.output)))
             continue
         for layer in range(int(shape[at])):
-            found.append(_Part(port, pair.output, (*[slice(None)] * at, layer), f"[{':, ' * at}{layer}]"))
+            place = f"[{':, ' * at}{layer}]"
+            names = (f"{named(name)}{place}" for name in (pair.input, pair.output))
+            found.append(_Part(port, (*[slice(None)] * at, layer), *names))
     return found
 
 
@@ -274,23 +267,19 @@ def _unwritten(base: Baseline, part: _Part, is_unchanged: bool, changed: Collect
     except StepError:
         passes, wakes = False, True
     if not passes:
-        if not is_unchanged and first[port.name].size <= SMALL:
+        if not is_unchanged and np.isin(base.last[port.name], (0, 1)).all() and first[port.name].size <= SMALL:
             return False, "a flag that the first step sets"
-        if wakes or port in changed:
+        follows = (port.shape or ())[len(part.index) :][:1]  # rows follow layers; a channel may be dead
+        if wakes or (port in changed and not {*follows} & {1, *walk.layout.rows}):
             return False, "the same numbers in this document"
         return True, "the same numbers whatever it reads"
-    begun, read = (walk.file.reached(names) for names in ([port.name], [one.port.name for one in walk.sources]))
-    if part.output in read and port not in changed:
-        return False, "no step of this document changes what it holds"
-    is_alike = any((one.dtype, one.shape) == (port.dtype, port.shape) for one in changed)
-    if (
-        not changed
-        or port in changed
-        or any(name in begun for one in walk.file.recurrences for name in one.start)
-        or (is_alike and not READ_ONLY.search(f"{port.name} {part.output}".lower()))
-    ):
-        return True, "its input, unchanged"
-    return False, "passed through, as what steps only read"
+    output = next(pair.output for pair in walk.pairs if pair.input == port.name)
+    if port not in changed:
+        if output in walk.file.reached([one.port.name for one in walk.sources]):
+            return False, "no step of this document changes what it holds"
+        if changed and READ_ONLY.search(f"{port.name} {output}".lower()):
+            return False, "passed through, as what steps only read"
+    return True, "its input, unchanged"
 
 
 def check_state_read(base: Baseline, seconds: float) -> Check:
@@ -302,7 +291,8 @@ def check_state_read(base: Baseline, seconds: float) -> Check:
     walk, warm, until = base.walk, base.warm, time.monotonic() + seconds
     if not warm:
         return Check("state read", None, "one step only")
-    parts, untried = _parts(walk), dict[_Part, None]()
+    parts = [part for part in _parts(walk) if base.middle[part.port.name].size]
+    untried = dict[_Part, None]()
     silent = parts
     for stop in (warm + SOON, base.steps):  # most states show at once, so that those that need longer come last
         for number in range(2):
@@ -425,10 +415,10 @@ def check_recurrences(walk: GraphWalk, cuts: Check) -> Check:
         detail = f"{len(found)} of {len(found)} begin with a carried state"
     elif cuts.passed:
         detail = f"{seen} begin anew in each call, but any cut has the same results"
-    elif walk.pairs and all(one.operator in ("Scan", "Loop") for one in anew):
+    elif walk.pairs and all(
+        one.operator in ("Scan", "Loop") or (one.backwards and cuts.passed is None) for one in anew
+    ):
         passed, detail = None, f"{seen} begin anew in each call, which is right within a step, not along the stream"
-    elif walk.pairs and cuts.passed is None and all(one.backwards for one in anew):
-        passed, detail = None, f"{seen} read in both directions, so only within a step"
     else:
         passed, detail = False, f"{len(anew)} of {len(found)} begin anew in each call: {seen}"
     return Check("recurrence", passed, detail, named(anew[0].name) if passed is False else None, len(anew or found))

@@ -48,6 +48,8 @@ def prove(graph: Path, other: str | None, options: GraphOptions, progress: Progr
     values = {**dataclasses.asdict(options), "first": str(options.first) if options.first else None}
     request = {"graph": str(graph), "other": other, "options": values, "folder": os.getcwd()}
     environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+    if "PYTHONPATH" in environment:  # its folders may be relative to this one
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, environment["PYTHONPATH"].split(os.pathsep)))
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
         environment |= {"HOME": folder, "TMPDIR": folder, "PYTHONSAFEPATH": "1", "ORT_DISABLE_TELEMETRY": "1"}
         process = subprocess.Popen(

@@ -35,7 +35,8 @@ class Cuts:
         self.axes = {name: axis for name, axis in axes.items() if name not in self.pooled}
         most = max(2, base.steps // 2) if base.is_chaotic else SIZES[-1]
         self.sizes = [size for size in SIZES if size <= most]
-        self.apart, self.steps, self._spent, self._began = Deviation(), 0, 0.0, time.monotonic()
+        self.apart, self.steps, self.taken = Deviation(), 0, 0
+        self._spent, self._began = 0.0, time.monotonic()
         self._parts, self._first, self._start = Results(), 0, base.walk.first_state()
 
     def add(self, step: int, state: State, results: Values, after: State) -> None:
@@ -55,9 +56,9 @@ class Cuts:
         try:
             whole, last = self.base.walk.read(self._first, self._first + len(parts), self._start)
             self.apart = worst((self.apart, self._compared(parts, after, whole, last)))
-            self.steps += len(parts)
+            self.steps, self.taken = self.steps + len(parts), max(self.taken, len(parts))
         except (StepError, MemoryError) as error:
-            if len(parts) > 2:  # the graph takes fewer
+            if len(parts) > 2 and (len(parts) > self.taken or isinstance(error, MemoryError)):  # it takes fewer
                 self.sizes = [size for size in SIZES if size < len(parts)]
             else:
                 self.apart = Deviation(np.inf, f"step {self._first} ({error})", np.inf)

@@ -32,20 +32,17 @@ ONNX_RUNTIME = "com.microsoft"
 UNLISTED = "SimplifiedLayerNormalization"  # ONNX Runtime's, which it has among the standard operators
 # Of this domain: computed from inputs alone, without strings, files, contexts of devices or code.
 CONTRIBUTED = frozenset(
-    {
-        *("Attention", "AttnLSTM", "BiasGelu", "BranchwiseRMSNorm", "CDist", "CausalConvWithState"),
-        *("ConvTransposeWithDynamicPads", "CropAndResize", "DecoderMaskedMultiHeadAttention", "DequantizeLinear"),
-        *("DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "EmbedLayerNormalization", "ExpandDims", "FastGelu"),
-        *("FusedConv", "FusedGemm", "FusedMatMul", "GatedRMSNorm", "GatherBlockQuantized", "GatherND", "Gelu"),
-        *("GridSample", "GroupQueryAttention", "Inverse", "LinearAttention", "LinearAttentionGate", "MatMulBnb4"),
-        *("MatMulFpQ4", "MatMulInteger16", "MatMulIntegerToFloat", "MatMulNBits", "MaxpoolWithMask", "MoE"),
-        *("MultiHeadAttention", "NhwcMaxPool", "Pad", "QAttention", "QEmbedLayerNormalization", "QGemm"),
-        *("QLinearAdd", "QLinearAveragePool", "QLinearConcat", "QLinearConv", "QLinearGlobalAveragePool"),
-        *("QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere", "QMoE"),
-        *("QuantizeLinear", "QuickGelu", "Range", "RotaryEmbedding", "ScaledSiLU", "SkipLayerNormalization"),
-        *("SkipSimplifiedLayerNormalization", "SparseAttention", "SparseToDenseMatMul", "TransposeMatMul"),
-        *("Trilu", "UnfoldTensor", "Unique"),
-    }
+    """
+    Attention AttnLSTM BiasGelu BranchwiseRMSNorm CDist CausalConvWithState ConvTransposeWithDynamicPads
+    CropAndResize DecoderMaskedMultiHeadAttention DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul
+    EmbedLayerNormalization ExpandDims FastGelu FusedConv FusedGemm FusedMatMul GatedRMSNorm GatherBlockQuantized
+    GatherND Gelu GridSample GroupQueryAttention Inverse LinearAttention LinearAttentionGate MatMulBnb4 MatMulFpQ4
+    MatMulInteger16 MatMulIntegerToFloat MatMulNBits MaxpoolWithMask MoE MultiHeadAttention NhwcMaxPool Pad
+    QAttention QEmbedLayerNormalization QGemm QLinearAdd QLinearAveragePool QLinearConcat QLinearConv
+    QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere QMoE
+    QuantizeLinear QuickGelu Range RotaryEmbedding ScaledSiLU SkipLayerNormalization
+    SkipSimplifiedLayerNormalization SparseAttention SparseToDenseMatMul TransposeMatMul Trilu UnfoldTensor Unique
+    """.split()  # noqa: SIM905 - a word is easier to find here than in a list
 )
 FLOATS = frozenset(onnx.TensorProto.DataType.Value(name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "BFLOAT16"))
 INITIAL = {"RNN": (5,), "GRU": (5,), "LSTM": (5, 6)}  # inputs that hold the state before the first step
@@ -222,14 +219,14 @@ def _described(path: Path, content: bytes, model: onnx.ModelProto, locations: fr
 def _port(path: Path, value: onnx.ValueInfoProto) -> Port:
     kind = value.type.WhichOneof("value")
     tensor = value.type.tensor_type
-    if kind != "tensor_type" or tensor.elem_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
-        what = "strings" if kind == "tensor_type" else f"a {str(kind).removesuffix('_type')}"
-        raise GraphError(
-            f"{path}: {named(value.name)} is {what}, expected tensors of numbers.", hint="Export it without."
-        )
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type or onnx.TensorProto.STRING)
+    if kind != "tensor_type" or np.dtype(dtype).kind not in "iufb":
+        what = str(np.dtype(dtype)) if kind == "tensor_type" else str(kind)
+        what = f"{path}: {named(value.name)} holds {what}, expected a tensor of NumPy's numbers."
+        raise GraphError(what, hint="Export the graph without it.")
     axes = tuple(_axis(value.name, at, axis) for at, axis in enumerate(tensor.shape.dim))
     known = axes if tensor.HasField("shape") else None
-    return Port(value.name, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), known)
+    return Port(value.name, np.dtype(dtype), known)
 
 
 def _axis(name: str, at: int, axis: onnx.TensorShapeProto.Dimension) -> int | str:

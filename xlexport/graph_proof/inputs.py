@@ -27,6 +27,7 @@ BLOCK = 16  # steps whose random numbers are drawn together
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 RANGE = re.compile(rf"{NUMBER}(?:\.\.{NUMBER})?")
 WHOLE, REAL, EXTENSIBLE = 1, 3, 0xFFFE  # kinds of samples in a file .wav; the last has the kind further behind
+RESET = re.compile(r"(?<![a-z])(done|reset|is_first|episode_start|terminat)")  # a random one would hide a state
 Word = Literal["count", "total", "length"]
 WORDS: dict[Word, str] = {
     "count": "its place in the stream",
@@ -234,7 +235,10 @@ def _chosen(graph: GraphFile, port: Port, layout: Layout, source: Any) -> Source
     """Return the source of an input about which the user says nothing."""
     kind, name = port.dtype.kind, port.name.lower()
     if "mask" in name:
-        return source(low=1.0, high=1.0)
+        seen = float(kind != "b" or "padding" not in name)  # PyTorch's own is true where nothing is
+        return source(low=seen, high=seen)
+    if RESET.search(name):
+        return source()
     if "position" in name and kind in "iu":
         return source(word="count")
     if kind == "b":

@@ -12,6 +12,7 @@ __all__ = ["Layout", "apart", "find_layouts", "is_stream"]
 
 BATCH = re.compile(r"(?i)bs|.*batch.*")
 SHORT = re.compile(r"(?i)[bn]")  # rows, or samples
+IMAGE = re.compile(r"(?i)h|w|height|width")
 STREAM = re.compile(r"(?i)[tsl]|.*(seq|time|len|frame|sample|chunk|step).*")
 
 
@@ -50,7 +51,7 @@ class Layout:
             return past
         if len(parts := axis.replace(" ", "").split("+")) > 1:
             return sum(self.size(int(part) if part.isdecimal() else part, rows, length, past) for part in parts)
-        return past + length if self.grows else 1
+        return past + length if self.grows or self.stream is None else 1
 
     def shape(self, port: Port, rows: int, length: int, past: int) -> tuple[int, ...]:
         """Return the shape of an input; arguments as `size`."""
@@ -119,7 +120,7 @@ def _layout(read: Sequence[Port], of_states: set[str], rows: set[str], is_guess:
         for port in read
         for at, axis in enumerate(port.shape or ())
         if isinstance(axis, str) and "+" not in axis and axis not in rows and axis not in of_states
-        if not BATCH.fullmatch(axis)
+        if not (BATCH.fullmatch(axis) or IMAGE.fullmatch(axis))
     ]
     place, stream = next((one for one in free if is_stream(one[1])), free[0] if free else (0, None))
     beside = {axis for at, axis in free if at == place and UNNAMED in axis and axis != stream}

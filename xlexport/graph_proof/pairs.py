@@ -12,7 +12,7 @@ from xlexport.graph_proof.layout import is_stream
 from xlexport.graph_proof.report import Pair
 from xlruntime.messages import counted, listed, named
 
-__all__ = ["find_pairs"]
+__all__ = ["READ_ONLY", "find_pairs"]
 
 Two = tuple[Port, Port]
 # Words for before and after a step, which do not say which state it is. Those of CHANGE say that it is one.
@@ -39,6 +39,7 @@ DATA = re.compile(  # what graphs read, and their results
     r"audio|wav|sound|speech|signal|sample|frame|feat|noisy|image|video|token|observ|action|command|logit|prob|score"
     r"|pred|softmax|embed|enhanced|denoised|(?<![a-z])(ids|src|mic|mix|mel|spec|pcm|obs|cmd|text|enh|ref)(?![a-z])"
 )
+READ_ONLY = re.compile(r"(?<![a-z])(enc|cross|static|const|prefix|prompt)")  # names of what steps only read
 OTHER = re.compile(r"mask|length")
 PLAIN = re.compile(r"[xy][_\d]*|(in|out)(puts?)?|data|results?")
 
@@ -71,8 +72,16 @@ def find_pairs(graph: GraphFile, given: Mapping[str, str], fed: Collection[str])
     for pair in pairs:
         before, after = inputs[pair.input], outputs[pair.output]
         if problem := _carry_problem(before, after):
-            hint = f"Give the right output with --state {named(before.name)}=OUTPUT, or export the graph again."
+            name = named(before.name)
+            hint = f"Give its output, --state {name}=OUTPUT, or, if it is no state, --input {name}=VALUE."
             raise GraphError(f"{graph.path}: {after} cannot carry {before}: {problem}.", hint=hint)
+    paired = {pair.input for pair in pairs}
+    rest = [port for port in graph.inputs if port.name not in {*paired, *fed}]
+    lost = [port for port in rest if port in free and _is_lost(port)]
+    if lost and (fed or len(lost) < len(rest)):
+        name = named(lost[0].name)
+        hint = f"Give its output, --state {name}=OUTPUT, or what it reads, --input {name}=VALUE."
+        raise GraphError(f"{graph.path}: no output carries {lost[0]}.", hint=hint)
     order = list(inputs)
     return tuple(sorted(pairs, key=lambda pair: order.index(pair.input)))
 
@@ -167,6 +176,12 @@ def _undecided(graph: GraphFile, inputs: Sequence[Port], outputs: Sequence[Port]
 def _is_state(port: Port) -> bool:
     """Return whether an input's name says that it is a state."""
     return bool(STATE.search(port.name.lower())) or not CHANGE.isdisjoint(_all_words(port.name))
+
+
+def _is_lost(port: Port) -> bool:
+    """Return whether an input that nothing carries has the name of a state, not of what steps only read."""
+    is_free = any(map(is_stream, port.shape or ()))
+    return _is_state(port) and port.dtype.kind == "f" and not is_free and not READ_ONLY.search(port.name.lower())
 
 
 def _is_data(port: Port) -> bool:

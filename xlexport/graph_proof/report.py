@@ -85,11 +85,6 @@ class GraphReport:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the report of plain values; KeyError and TypeError if they are no report's."""
-        return cls(
-            graph=str(values["graph"]),
-            other=None if values["other"] is None else str(values["other"]),
-            pairs=tuple(Pair(**pair) for pair in values["pairs"]),
-            inputs=tuple(map(str, values["inputs"])),
-            steps=int(values["steps"]),
-            checks=tuple(Check(**check) for check in values["checks"]),
-        )
+        pairs, checks = tuple(Pair(**one) for one in values["pairs"]), tuple(Check(**one) for one in values["checks"])
+        names = ("graph", "other", "steps")
+        return cls(**{name: values[name] for name in names}, pairs=pairs, inputs=tuple(values["inputs"]), checks=checks)

@@ -65,9 +65,7 @@ def run_proof(graph: Path, other: str | None, options: GraphOptions, folder: Pat
         walk.along(0, 2)
         step = max((time.monotonic() - start) / 2, 1e-9)
         steps = max(LEAST, min(options.steps, int(options.seconds / RUNS / step)))
-        base = joint = checks.read_baseline(walk, steps)
-        if other_file is not None and not other_file.types <= file.types:
-            joint = checks.read_baseline(walk, steps, other_file.types)
+        base = checks.read_baseline(walk, steps, other_file.types if other_file else ())
         cuts = open_cuts(base)
         opened = cuts if isinstance(cuts, Cuts) else None
         check("repeat", lambda: checks.check_again(base, "repeat", f"{base.steps} steps twice"))
@@ -77,7 +75,7 @@ def run_proof(graph: Path, other: str | None, options: GraphOptions, folder: Pat
         check("buffers", lambda: checks.check_buffers(base))
         check("save", lambda: checks.check_save(base))
         left = max(1.0, min(seconds, LAST * options.seconds - (time.monotonic() - began)))
-        seen = long_walk.walk_long(base, opened, options.steps, left, joint, counterpart, progress)
+        seen = long_walk.walk_long(base, opened, options.steps, left, counterpart, progress)
     except StepError as error:
         hint = "Say what it reads with --input."
         raise GraphError(f"{graph}: fails in the first steps: {error}.", hint=hint) from error
@@ -86,6 +84,6 @@ def run_proof(graph: Path, other: str | None, options: GraphOptions, folder: Pat
     check("horizon", lambda: long_walk.check_horizon(base, seen))
     check("range", lambda: long_walk.check_range(base, seen))
     check("recurrence", lambda: checks.check_recurrences(walk, cut))
-    check("other", lambda: long_walk.check_other(joint, seen, counterpart))
+    check("other", lambda: long_walk.check_other(base, seen, counterpart))
     inputs = tuple(map(str, walk.sources))
     return GraphReport(graph.name, other, walk.pairs, inputs, seen.steps, tuple(found))
