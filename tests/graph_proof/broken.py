@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-__all__ = ["CASES", "CHAOS", "CHAOS_STEP", "GRU", "UNUSUAL", "Case", "write_graph"]
+__all__ = ["CASES", "CHAOS", "CHAOS_STEP", "GRU", "LSTM", "UNUSUAL", "Case", "write_graph"]
 
 WEIGHTS = {
     "W": (1, 12, 3), "R": (1, 12, 4), "B": (1, 24), "again_W": (1, 12, 4), "lstm_W": (1, 16, 3), "lstm_R": (1, 16, 4),
@@ -171,6 +171,11 @@ CASES = {
         LAYERS, ((", , , b)", ", , , zeros)"), ("below =", "zeros = Sub(b, b)  below =")), ("state read",), "state"),
     "old state returned (rl_games#316)": Case(
         GRU, (("all, hn =", "all, lost ="), ("  y =", "  hn = Identity(h)  y =")), ("state written",), "hn"),
+    "second layer's state begins anew in each step": Case(
+        LAYERS, (("(an, bn)", "(an, new)"), ("  stateN", "  new = Sub(bn, bn)  stateN")), ("state written",), "stateN"),
+    "state is a constant": Case(
+        STEP, (("all, hn =", "all, lost ="), ("  y =", "  gone = Sub(h, h)  hn = Sigmoid(gone)  y =")),
+        ("state written",), "hn"),
     "second layer's old state returned": Case(LAYERS, (("(an, bn)", "(an, b)"),), ("state written",), "stateN"),
     "long segments begin at zero (sparkinfer#1071)": Case(
         GRU, (("all, hn =", SINGLE), (", , h)", ", , first)")), ("cuts",)),

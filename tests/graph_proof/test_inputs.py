@@ -72,6 +72,8 @@ def test_values_that_nobody_gives() -> None:
     whole = {"ids": "random 0 to 4", "attention_mask": "1", "position_ids": "its place in the stream"}
     for name, words in whole.items():
         assert str(source(Port(name, np.dtype("int64"), ("b", "t")), None)).endswith(words)
+    for name, value in {"done": False, "key_padding_mask": False, "attn_mask": True}.items():
+        assert values(source(Port(name, np.dtype("bool"), ("b", "t")), None), 0, 4).all() == value
     with pytest.raises(GraphError, match=r"n int64 \[\] holds whole numbers"):
         source(Port("n", np.dtype("int64"), ()), None)
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import xlexport
-from tests.graph_proof.broken import GRU, write_graph
+from tests.graph_proof.broken import GRU, LSTM, write_graph
 from tests.graph_proof.graphs import ENDLESS
 from xlexport import GraphOptions
 from xlexport.callbacks import no_progress
@@ -19,6 +19,7 @@ from xlexport.graph_proof.run import run_proof
 from xlruntime.errors import HintedError
 
 STATELESS = "(float[time, 4] x) => (float[time, 4] y) { y = Tanh(x) }"
+LOST = LSTM.replace("all, hn, cn =", "all, hn =").replace(", float[1, batch, 4] cn)", ")")
 TWO_OUTPUTS = GRU.replace("hn)\n", "hn, float[1, batch, 4] h_out)\n").replace("  y =", "  h_out = Tanh(hn)\n  y =")
 WIDER = GRU.replace("4] hn)", "8] hn)").replace("all, hn =", "all, h4 =").replace(
     "  y =", "  hn = Concat <axis = 2> (h4, h4)\n  y ="
@@ -54,6 +55,7 @@ def refusal(path: Path, verify: Callable[..., object] = in_this_process, **optio
         pytest.param(TWO_OUTPUTS, {}, "hn.* h_out", id="two outputs for one state"),
         pytest.param(GRU, {"state": ("h=hn", "h=y")}, "'?h'?.* hn .*y", id="two outputs given for one state"),
         pytest.param(GRU, {"state": ("h=y",)}, "y.* cannot carry .*h", id="axes of the output given do not fit"),
+        pytest.param(LOST, {}, "could carry c: y", id="state whose output is missing"),
         pytest.param(WIDER, {}, "hn.* cannot carry .*h.* 8.* 4", id="output is wider than the state"),
         pytest.param(GRU, {"state": ("h=h_out",)}, "h_out", id="no such output"),
         pytest.param(CUSTOM, {}, "com.example", id="custom domain"),
