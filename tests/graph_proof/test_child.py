@@ -49,12 +49,9 @@ def test_time_is_over(tmp_path: Path) -> None:
 
 def test_child_ends_with_its_command(tmp_path: Path) -> None:
     path = write(tmp_path / "endless.onnx", ENDLESS)
-    command = subprocess.Popen(
-        [sys.executable, "-m", "xlexport", "verify", path],
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: these tests may run in the background
+    command = subprocess.Popen([sys.executable, "-m", "xlexport", "verify", path], stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     while not (children := _children(command.pid)) and command.poll() is None:
         time.sleep(0.1)
     command.send_signal(signal.SIGINT)
