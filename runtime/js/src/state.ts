@@ -197,7 +197,7 @@ function* counterProblems(
     const largest = most[name as keyof Counters] ?? LARGEST_COUNT;
     if (value !== null && !(value >= 0 && value <= largest)) yield `${name} is ${value}, expected 0 to ${largest}`;
   }
-  const fits = vocabSize ? evaluation.maxSegment(counters.capacity) >= 1 : counters.capacity === evaluation.capacity();
+  const fits = vocabSize ? evaluation.maxSegment(counters.capacity) >= 1 : counters.capacity === evaluation.capacity;
   if (!fits) yield `capacity is ${counters.capacity}`;
   const { offset, history, pending, position } = counters;
   const isPossible = vocabSize ? (pending === null) === (position === 0) : position === history && history <= offset;
