@@ -133,7 +133,10 @@ def sample(name: str) -> Any:
     return model
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in MODELS.glob("*.py")))
+POLICIES = "_policy"  # test_policies.py
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in MODELS.glob("*.py") if not p.stem.endswith(POLICIES)))
 @torch.inference_mode()
 @pytest.mark.full
 def test_sample_model_against_its_library(name: str) -> None:
