@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from xlexport.families.base import Architecture, tensors_in_float64
-from xlexport.families.step import FixedSizes, Step
+from xlexport.families.recurrent import RecurrentArchitecture
+from xlexport.families.step import Step
 
 if TYPE_CHECKING:
     from xlexport.families.describe import ModelDescription
     from xlexport.families.recurrent.horizon import Horizon
-    from xlexport.families.step_model.eager import StepEager
-    from xlruntime.evaluation import EvaluationRules
 
 __all__ = ["ARCHITECTURE", "StepModelArchitecture"]
 
 
-class StepModelArchitecture(Architecture):
+class StepModelArchitecture(RecurrentArchitecture):
     """All code that depends on a model being a module over numbers."""
 
     name = "step_model"
     title = "step model"
-
-    def title_of(self, config: Mapping[str, Any]) -> str:
-        """Return the title, and the name of the user's class."""
-        return f"{self.title} {config.get('model', '')}".rstrip()
 
     def description(self) -> ModelDescription:
         """Return what people read about a model: its inputs and outputs."""
@@ -33,14 +27,7 @@ class StepModelArchitecture(Architecture):
 
         return StepDescription()
 
-    def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
-        """Declare the steps of a segment, and of a series if the module limits it; a state needs no settings."""
-        from xlruntime.evaluation import EvaluationRules
-
-        limit = config.get("max_positions")
-        return EvaluationRules(segment_len=min(config["tgt_len"], limit or config["tgt_len"]), max_positions=limit)
-
-    def check(self, model: StepEager, special: Collection[int]) -> Horizon:
+    def check(self, model: Any, special: Collection[int]) -> Horizon:
         """Check a user's module.
 
         Raises:
@@ -50,24 +37,11 @@ class StepModelArchitecture(Architecture):
 
         return check_step_model(model, getattr(model.module, "max_positions", None))
 
-    def build_fixed_step(self, model: StepEager, fixed: FixedSizes) -> Step:
-        """Return the step module, whose sizes the example has."""
-        step = self.build_step(model)
-        step.fixed = fixed
-        return step
-
-    def build_step(self, model: StepEager) -> Step:
+    def build_step(self, model: Any) -> Step:
         """Return the step module."""
         from xlexport.families.step_model.step import RunStep
 
         return RunStep(model)
-
-    def in_float64(self, model: StepEager) -> StepEager:
-        """Return a copy in float64, also of a user's module that `copy.deepcopy` alone cannot copy."""
-        from xlexport.families.recurrent.own_copy import own_copy
-
-        exact: StepEager = own_copy(model, tensors_in_float64(model))
-        return exact
 
 
 ARCHITECTURE = StepModelArchitecture()
