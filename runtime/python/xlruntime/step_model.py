@@ -32,17 +32,13 @@ def load_step_model(folder: str | Path, **options: Unpack[LoadKeywords]) -> Step
 
 
 class StepModel(Engine):
-    """An open step model. Safe to share between threads.
-
-    Attributes:
-        inputs: the arrays that a step takes, by name: dtype and shape, as `bundle.json` declares them.
-    """
+    """An open step model. Safe to share between threads."""
 
     kind = "step model"
 
     @property
     def inputs(self) -> dict[str, Feed]:
-        """The arrays that a step takes, by name."""
+        """The arrays that a step takes, by name: dtype and shape, as `bundle.json` declares them."""
         feeds = self.bundle.graphs[self.main_graph(RUN)].inputs
         return {name: feed for name, feed in feeds.items() if feed.feed == "input"}
 

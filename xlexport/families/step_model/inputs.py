@@ -59,7 +59,7 @@ class InputSpec:
         return {**asdict(self), "shape": list(self.shape)}
 
     def random(self, rows: int, steps: int, generator: torch.Generator) -> Tensor:
-        """Return random numbers (rows, steps, *shape) in the range."""
+        """Return random numbers `(rows, steps, *shape)` in the range."""
         import torch
 
         size = (rows, steps, *self.shape)
