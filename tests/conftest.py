@@ -14,6 +14,7 @@ from tests.helpers import export_cache
 from tests.helpers.export_cache import CACHE
 from tests.helpers.figures import FIGURES
 from tests.helpers.paths import SHARED_DATA
+from tests.helpers.tiers import pytest_collection_modifyitems, pytest_configure
 from xlexport.extras import disable_telemetry
 
 # No line of progress, which a busy machine would add to the output that tests compare; also in other processes.
@@ -23,29 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["XDG_CACHE_HOME"] = str(CACHE.folder.parent / "user")  # not the user's own
 disable_telemetry()
 
-
-CONVERSIONS = {"ids_bundle", "fixed_bundle", "band", "chunk", "paper", "heavy", "scanned", "rounded"}  # slow fixtures
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests with slow fixtures as `full`; leave those marked `release` out unless `-m` names them.
-
-    Those of `convert` come first: few workers then wait for bundles.
-    """
-    if "release" not in config.option.markexpr:
-        later = [item for item in items if item.get_closest_marker("release")]
-        config.hook.pytest_deselected(items=later)
-        items[:] = [item for item in items if item not in later]
-    for item in items:
-        names = list(getattr(item, "fixturenames", ()))
-        if "request" in names and (case := getattr(item, "callspec", None)):  # it may ask for them by name
-            names += map(str, case.params.values())
-        if CONVERSIONS.intersection(names) and not {"long", "native"}.intersection(
-            one.name for one in item.iter_markers()
-        ):
-            item.add_marker(pytest.mark.full)
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/conversion/"))
+__all__ = ["pytest_collection_modifyitems", "pytest_configure"]  # the tiers
 
 
 def pytest_collection_finish() -> None:
