@@ -82,6 +82,7 @@ def test_sources_that_are_not_installed_require_nothing(monkeypatch: pytest.Monk
     require("convert")
 
 
+@pytest.mark.full
 def test_no_command_installs_xlexport_from_an_index() -> None:
     kinds = {".py", ".md", ".sh", ".toml", ".txt", ""}
     files = [path for place in PLACES for path in (ROOT / place).rglob("*") if path.is_file() and path.suffix in kinds]

@@ -322,7 +322,7 @@ def test_pickles_of_python_2_in_text(pickled: Callable[..., Any]) -> None:
     assert pickled(b"(ivocabulary\nVocab\np0\n(dp1\nS'x'\nF0.5\nsb.").state == {"x": 0.5}
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_large_vocabulary(pickled: Callable[..., Any]) -> None:
     """Read as many words as WikiText-103 has; Python's own unpickler needs 80 MB for them."""
     words = [f"word{number}" for number in range(267_735)]

@@ -54,6 +54,7 @@ def test_demo_as_json(tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path
     assert (found["bundle"], found["page"]) == (str(output / "demo.bundle"), str(output / "demo.html"))
 
 
+@pytest.mark.full
 def test_demo_ends_with_its_table_and_what_it_wrote(tiny_demo: str, invoke: Invoke, tmp_path: Path) -> None:
     shown = invoke("demo").succeeded()
     assert shown.err.splitlines()[-3:] == [
@@ -85,7 +86,7 @@ def test_demo_beside_other_programs_compares_nothing(
     assert (found["speedup"], found["disturbance"]) == (None, "rounds disagree by 40%")
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_demo_of_a_vocabulary_shows_its_tokens(
     tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +126,7 @@ def test_demo_says_which_stage_failed(tiny_demo: str, invoke: Invoke, monkeypatc
     assert not Path("xlexport-demo").exists()
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_demo_replaces_only_a_folder_of_its_own(tiny_demo: str, invoke: Invoke, tmp_path: Path) -> None:
     folder = tmp_path / "xlexport-demo"
     folder.mkdir()

@@ -65,7 +65,7 @@ def test_inspect_shows_size_and_verification(bundle: Path, invoke: Invoke, tmp_p
     assert invoke("inspect", folder).table["its author says"] == "nothing of a verification: parity.json is not there"
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_convert_and_inspect_name_the_text_of_the_verification(
     reuse_export: None, checkpoint: Path, prose: Path, invoke: Invoke, tmp_path: Path
 ) -> None:

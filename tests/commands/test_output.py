@@ -122,7 +122,7 @@ def test_verify_fails_on_another_checkpoint(
     assert failure["hint"] == "Make sure that bundle and checkpoint belong together."
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_verify_remembers_what_convert_was_told(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
@@ -156,7 +156,7 @@ def test_convert_as_json(reuse_export: None, checkpoint: Path, invoke: Invoke, t
     assert read_bundle(output).settings["mem_len"] == 11
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_convert_writes_beside_the_checkpoint_and_replaces_by_force(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ def test_text_is_measured_on_and_named(bundle: Path, invoke: Invoke, tmp_path: P
     assert [text["name"] for text in found.succeeded().object["text"]] == ["one.txt", "two.txt"]
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_convert_verifies_in_float32_and_then_quantizes(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:

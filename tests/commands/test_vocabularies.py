@@ -48,7 +48,7 @@ def test_words(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
     assert "vocabulary lacks" in per_token.err
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_style_is_passed_on(bundle_of: BundleOf) -> None:
     assert "Vocabulary of 256 words, lower-cased, between" in bundle_of(WORDS, "--set=vocab_style=ptb")[1]
 
@@ -72,7 +72,7 @@ def test_text_without_a_symbol_is_reported_once_for_each_document(
     assert f"{tmp_path / 'c'}: ',' in line 2 not in the vocabulary of 256 characters" in refused.error
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_newlines_that_are_read_as_spaces_are_reported(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "it.txt").write_text("the sea\nof the sea\n", "utf-8")
     said = "The tokenizer reads newlines as spaces"

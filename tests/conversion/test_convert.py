@@ -211,7 +211,7 @@ def test_ids_to_verify_on(ids_bundle: Converted, tmp_path: Path) -> None:
 # Bundles that `convert` does not publish.
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_step_that_differs_is_not_published(
     bytes_bundle: Converted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,7 +127,7 @@ def reuse_band(band: ConvertedReformer, reuse_graphs: Callable[[Path], None]) ->
     reuse_graphs(band.folder)
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: ConvertedReformer, tmp_path: Path) -> None:
     options = ConversionOptions.of(tokenizer="none", segment_len=16, mem_len=9, restart=True, segments=6)
     report = convert(band.source, tmp_path / "bundle", options).report
@@ -284,7 +284,7 @@ def test_bench_against_the_eager_model(name: str, segment_len: int, request: pyt
     assert report.gflops > 0
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_bench_with_fewer_rounds_of_hashing(band: ConvertedReformer) -> None:
     rounds = band.model.config.n_hashes
     checkpoint = band.folder.parent / "checkpoint.pt"

@@ -98,7 +98,7 @@ def test_the_rows_of_table_3_are_valid_models() -> None:
             assert reformer_table3._config(model, scale.d_model, 2, scale.lengths[0]).n_layer == 2
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_table_2_is_printed_and_kept_and_models_are_not_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,7 +74,7 @@ def test_standard_operators_only(inlined: Path) -> None:
         assert not any(names), "tract would take no numbers for axes of these names"
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize(
     "dtype", thinned(["int8", "weight-int8", "weight-int4", "float16"], ["int8"], pytest.mark.release)
 )

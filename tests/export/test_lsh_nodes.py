@@ -97,7 +97,7 @@ class GatherElements(OpRun):
         return (np.take_along_axis(data, indices, axis=axis),)
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("purpose", thinned(["score", "detail"], ["score"], pytest.mark.release))
 @pytest.mark.parametrize("sample", thinned(SAMPLES, SAMPLES[:1], pytest.mark.release))
 def test_reference_evaluator_of_onnx_computes_the_same(sample: str, purpose: str, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ REFORMER = ReformerConfig(
 CONFIGS = {"transformer_xl": XL, **{rule: replace(REFORMER, rule=rule) for rule in ("band", "paper", "chunk")}}
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("name", thinned(CONFIGS, ["transformer_xl"], pytest.mark.release))
 def test_one_head_of_one_number(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]

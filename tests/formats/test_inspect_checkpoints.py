@@ -200,7 +200,7 @@ def test_checkpoint_without_buckets_is_not_converted(unsaid: Path, capsys: pytes
     assert not (unsaid.parent / "bundle").exists()
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize("rule", thinned(["chunk", "band"], ["band"], pytest.mark.release))
 def test_folder_becomes_a_bundle(rule: str, unsaid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

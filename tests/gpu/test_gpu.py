@@ -59,6 +59,7 @@ def test_part_that_fails_says_why_and_keeps_its_figures(capsys: pytest.CaptureFi
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_device_that_is_absent_fails_in_a_process_of_its_own() -> None:
     found = run_apart(PARTS["in_place"], ABSENT, None)
     assert found.status == "failed"
@@ -178,7 +179,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["placement", "capture", "float16"])
 def test_parts_on_a_pretended_device(name: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch)
@@ -189,7 +190,7 @@ def test_parts_on_a_pretended_device(name: str, folder: str, monkeypatch: pytest
     assert bundle_of(Settings("cuda:0", True, folder), TEXT_MODEL).is_dir()
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_capture_that_replays_old_results_is_found(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch)
     first: dict[CapturedSession, Any] = {}

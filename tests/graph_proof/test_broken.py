@@ -13,7 +13,7 @@ from xlexport import GraphOptions
 from xlexport.graph_proof.report import GraphReport
 from xlexport.graph_proof.run import run_proof
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.full(every=True)
 STEPS = 1000
 
 

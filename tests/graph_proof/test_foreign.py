@@ -18,7 +18,7 @@ import xlexport
 from xlexport import GraphOptions
 from xlexport.graph_proof.report import Check, GraphReport
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.full(every=True)
 FOLDER = Path(os.environ.get("FOREIGN_GRAPHS", "absent"))
 SILERO = "silero_vad/data/silero_vad{}.onnx"
 SAME_VERSION = ("_16k_op15", "_openvino_16k", "_op18_ifless")

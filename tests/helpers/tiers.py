@@ -1,17 +1,20 @@
 """The tiers of tests: what a run leaves out, and which tests and parameters belong to a later tier.
 
-`pytest` runs the first tier, `pytest -m full` the second and `pytest -m native` the third. `pytest -m release` runs
-before a release: it has every configuration, of which the second tier has one of each kind.
+`pytest` runs the first tier, `pytest -m full` the second and `pytest -m native` the third. Of the cases of a test
+function, the second tier tries `CASES`, spread over their list, unless its mark says `full(every=True)`.
+`pytest -m release` runs before a release: all cases, and what costs most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 QUICK = "not full and not native and not long"  # the first tier
+CASES = 3  # of a test function, in the second tier
 CONVERSIONS = {"ids_bundle", "fixed_bundle", "band", "chunk", "paper", "heavy", "scanned", "rounded"}  # slow fixtures
 
 
@@ -22,14 +25,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests with slow fixtures as `full`; leave those marked `release` out unless `-m` names them.
+    """Mark tests with slow fixtures as `full`, and leave those of releases out unless `-m` names them.
 
     Those of `convert` come first: few workers then wait for bundles.
     """
-    if "release" not in config.option.markexpr:
-        later = {item for item in items if item.get_closest_marker("release")}
-        config.hook.pytest_deselected(items=list(later))
-        items[:] = [item for item in items if item not in later]
     for item in items:
         names = list(getattr(item, "fixturenames", ()))
         if "request" in names and (case := getattr(item, "callspec", None)):  # it may ask for them by name
@@ -38,7 +37,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             one.name for one in item.iter_markers()
         ):
             item.add_marker(pytest.mark.full)
+    if "release" not in config.option.markexpr:
+        later = {item for item in items if item.get_closest_marker("release")}
+        later.update(_cases_of_releases(item for item in items if item not in later))
+        config.hook.pytest_deselected(items=list(later))
+        items[:] = [item for item in items if item not in later]
     items.sort(key=lambda item: not item.nodeid.startswith("tests/conversion/"))
+
+
+def _cases_of_releases(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the cases of the second tier's functions that it does not try."""
+    functions: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if (mark := item.get_closest_marker("full")) and not mark.kwargs.get("every"):
+            functions[item.nodeid.partition("[")[0]].append(item)
+    for cases in functions.values():
+        tried = {cases[round(n * (len(cases) - 1) / (CASES - 1))].nodeid for n in range(CASES)}
+        yield from (case for case in cases if case.nodeid not in tried)
 
 
 def thinned(

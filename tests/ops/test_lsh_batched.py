@@ -58,7 +58,7 @@ def band_inputs(B: int, H: int, R: int, C: int, S: int, d: int, rounds: int, see
     d=st.integers(1, 5),
     data=st.data(),
 )
-@pytest.mark.full
+@pytest.mark.release
 def test_band_bodies(sizes: tuple[int, int, int], C: int, W: int, d: int, data: st.DataObject) -> None:
     """Compare bodies on rows fewer than a chunk, parts of chunks, batches, one round, and rounds that do not count."""
     S, rounds, seed = (data.draw(st.integers(low, high)) for low, high in ((1, C), (0, sizes[2]), (0, 99)))
@@ -80,7 +80,7 @@ def test_band_bodies(sizes: tuple[int, int, int], C: int, W: int, d: int, data: 
     seed=st.integers(0, 99),
 )
 @example(sizes=(2, 2, 3), T=4, W=4, before=1, factor=2, short=True, seed=0)
-@pytest.mark.full
+@pytest.mark.release
 def test_chunk_bodies(
     sizes: tuple[int, int, int], T: int, W: int, before: int, factor: int, short: bool, seed: int
 ) -> None:

@@ -86,6 +86,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     [("authors", "kimiyoung", 10, 0), ("nvidia", "nvidia", 16, 24), ("tensorflow", "kimiyoung", 16, 0)],
 )
 @torch.no_grad()
+@pytest.mark.release
 def test_protocol_against_the_original_walk(
     rules: str, protocol: str, batch_size: int, warmup: int, model: Model
 ) -> None:

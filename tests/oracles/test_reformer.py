@@ -24,7 +24,12 @@ TOLERANCE = 1e-4
 FLIP_MARGIN = 1e-5
 
 CASES = [
-    *(pytest.param(HuggingFaceReformer, case, id=f"huggingface-{case}") for case in HUGGING_FACE),
+    *(
+        pytest.param(
+            HuggingFaceReformer, case, id=f"huggingface-{case}", marks=[pytest.mark.full] * (str(case) == "as enwik8")
+        )
+        for case in HUGGING_FACE
+    ),
     *(pytest.param(PyTorchReformer, case, id=f"reformer_pytorch-{case}") for case in REFORMER_PYTORCH),
 ]
 

@@ -67,7 +67,7 @@ def test_scores_are_near_and_the_bundle_verifies(rounded: Model, source: Convert
 
 
 @pytest.mark.parametrize("dtype", ["weight-int8", "weight-int4"])
-@pytest.mark.full
+@pytest.mark.release
 def test_memories_are_integers_beside_blocks_of_weights(dtype: str, source: Converted, tmp_path: Path) -> None:
     ids, scores = random_ids(90, seed=3, vocab_size=256), list[npt.NDArray[np.float32]]()
     for memory_dtype in ("int8", "float32"):

@@ -50,7 +50,7 @@ def test_graphs_that_read_the_last_token_are_checked(
         quantize(source, tmp_path / "other", OPTIONS, texts=[text], as_ids=True)
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_parity_report_is_copied_if_it_is_there(source: Path, tmp_path: Path) -> None:
     text = ids_file(tmp_path, 96)
     quantize(source, tmp_path / "before", OPTIONS, texts=[text], as_ids=True)
@@ -67,7 +67,7 @@ def reading(symbols: tuple[str, ...], kind: Literal["words", "bytes"], folder: P
     return with_vocabulary(golden_bundle(EMPTY), folder, Vocabulary(kind, symbols))
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_default_text_is_that_of_the_verification(tmp_path: Path) -> None:
     """Check that a bundle of symbols, for which a text had to be given once, is measured on what verified it."""
     source = reading(tuple(map(str, range(256))), "bytes", tmp_path / "source")

@@ -179,6 +179,7 @@ def test_changed_manifest_is_refused_or_said(data: st.DataObject, bundles: dict[
 
 @STEADY
 @given(data=st.data())
+@pytest.mark.release
 def test_files_under_new_digests_are_refused_or_run(
     data: st.DataObject, bundles: dict[str, Path], tmp_path: Path
 ) -> None:

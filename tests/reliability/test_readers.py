@@ -111,7 +111,7 @@ def test_without_atheris_the_command_says_so(tmp_path: Path) -> None:
     assert result.stderr.startswith("atheris is not installed: pip install atheris")
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_one_input_is_read_by_all_targets(tmp_path: Path) -> None:
     (tmp_path / "an input").write_bytes(b"XL\1.")
     result = search(tmp_path, "--read", "an input", "--", "-seed=1")

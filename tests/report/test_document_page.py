@@ -255,7 +255,7 @@ def test_model_is_named_by_what_it_is_and_by_its_folder_if_that_tells_more(
         assert name == "" and model.startswith(f"Transformer-XL, {sizes}")
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_what_the_scores_do_not_cover_is_said_as_score_says_it(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:

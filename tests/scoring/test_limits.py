@@ -100,7 +100,7 @@ def test_plain_text_is_read_at_constant_memory(
     assert peak() < 8 * MIB
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_word_without_end_is_refused(tmp_path: Path, peak: Callable[[], int]) -> None:
     (document,) = found(bomb(tmp_path / "b.gz", 64), Reading())
     source: Any = document.source
@@ -158,7 +158,7 @@ def test_links_in_a_folder_are_not_followed(score: Score, tmp_path: Path, monkey
     assert names(score, "shelf/*.txt") == ["shelf/a.txt"]
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("command", ["report", "lines"])
 def test_four_gibibytes_in_four_megabytes(command: str, bundle: Path, tmp_path: Path) -> None:
     """Read it in a process with limited memory; a line is read to its end, so the line is a fourth as long."""

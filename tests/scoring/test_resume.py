@@ -116,7 +116,7 @@ def test_stopped_after_any_state(
     assert failed and failed[0] in done.err
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_killed_processes(bundle: Path, tmp_path: Path) -> None:
     """Run a few kills of tests/reliability/kill_and_resume.py."""
     runs = Runs(

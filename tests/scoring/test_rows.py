@@ -209,7 +209,7 @@ def test_rows_that_grow_take_little_memory(
     assert peak < mebibytes * MIB
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_json_lines_are_not_held(tmp_path: Path) -> None:
     """Keep only a document's own text, until its lines or words are done."""
     path = tmp_path / "docs.jsonl"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.tiers import thinned
 from tests.scoring.conftest import Score
 from xlexport.scoring.traits import TextTraits, TraitCounter, trait_notes
 from xlruntime.documents import encoding_hint
@@ -49,7 +50,7 @@ def test_counts_do_not_depend_on_pieces(seed: int) -> None:
 
 
 @pytest.mark.parametrize("raw", NOTES, ids=repr)
-@pytest.mark.parametrize("more", [(), ("--processes", "2")])
+@pytest.mark.parametrize("more", thinned([(), ("--processes", "2")], [()]))
 def test_a_run_says_once_what_texts_have(raw: bytes, more: tuple[str, ...], score: Score, tmp_path: Path) -> None:
     for name in ("one.txt", "two.txt"):
         (tmp_path / name).write_bytes(raw)

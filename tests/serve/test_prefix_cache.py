@@ -104,7 +104,7 @@ def test_trees_in_shared_steps() -> None:
         check(scheduler, tree(opened(name), 100), OTHER_SLOTS)
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_trees_of_a_mamba(tmp_path: Path, cached_exports: None) -> None:
     from xlexport.conversion import convert
     from xlexport.conversion_options import ConversionOptions
@@ -124,7 +124,7 @@ def test_trees_of_a_mamba(tmp_path: Path, cached_exports: None) -> None:
     check(Scheduler(opened_model, 4, prefixes=PrefixCache(LARGE)), tree(opened_model, 200))
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_trees_of_int8_rings(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     from tests.helpers.bundles import convert_tiny
     from xlexport.conversion_options import ConversionOptions

@@ -77,7 +77,7 @@ def test_a_resumed_run_is_bit_identical(name: str, tmp_path: Path, files: Callab
 
 
 @pytest.mark.parametrize("name", thinned(list(SWAPPED), ["groups"]))
-@pytest.mark.full
+@pytest.mark.release
 def test_swapped_layers_change_no_number(
     name: str, tmp_path: Path, files: Callable[[str], list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     return bundle, text, json.loads(run.stdout)
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_heavy_model_converts_and_its_limits_are_named(heavy: Converted) -> None:
     bundle, text, report = heavy
     assert report["passed"] and {"log_prob", "distribution"} <= set(report["limits_of_model"])

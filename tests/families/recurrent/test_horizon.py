@@ -136,7 +136,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_document_beyond_the_limit_is_refused(limited: Path) -> None:
     model = xlruntime.load(limited, threads=1)
     scored = model.score_tokens([[1] * (LIMIT + 1)])  # the last token is only predicted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,14 +12,11 @@ from tests.helpers.tiers import thinned
 from xlexport.errors import XlexportError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.(nn.utils.weight_norm|jit.script).* is deprecated")
-TIERS: dict[str, Any] = {
-    "VanillaRNN": (),
-    **dict.fromkeys(("Window1000", "LogSpaceScan", "ScriptedFunction"), pytest.mark.full),
-}
 QUICK_WRONG = ("old keys stay", "decay that underflows", "undefined weight", "Python decides")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=TIERS.get(name, pytest.mark.release)) for name in RIGHT])
+@pytest.mark.parametrize("name", thinned(RIGHT, ["VanillaRNN", "LogSpaceScan"], pytest.mark.release))
+@pytest.mark.full
 def test_right_module_converts(name: str, tmp_path: Path) -> None:
     report = xlexport.export_module(RIGHT[name](), tmp_path / "own.bundle", threads=1)
     assert report.passed
