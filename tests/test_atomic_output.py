@@ -19,8 +19,9 @@ from safetensors import SafetensorError
 from tests.helpers.outputs import is_whole, neighbours, publish, write_bundle
 from tests.helpers.paths import ROOT
 from xlexport.atomic_output import file, writing
-from xlexport.bundles import check_output, digests, publishing
+from xlexport.bundles import check_output, publishing
 from xlexport.errors import OutputExistsError
+from xlexport.manifest import digests
 from xlruntime import atomic_output
 
 

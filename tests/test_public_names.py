@@ -81,7 +81,7 @@ def test_no_two_public_classes_have_one_name() -> None:
         ("xlexport.commands.settings", "Setting", "SettingOption"),
         ("xlexport.families.recurrent.mamba", "Mamba", "Mamba1"),
         ("xlexport.scoring.comparison", "Comparison", "PairedComparison"),
-        ("xlexport.scoring.options", "Selection", "InputOptions"),
+        ("xlexport.scoring.score_options", "Selection", "InputOptions"),
         ("xltraining.errors", "CheckpointError", "RunFileError"),
         ("xltraining.data.tasks", "check_task", "check_positions"),
         ("xltraining.encoder_decoder.model", "FeedForward", "EncoderDecoderFeedForward"),

@@ -20,7 +20,6 @@ from xlexport.bundles import (
     open_any_bundle,
     open_bundle,
     publishing,
-    write_manifest,
 )
 from xlexport.callbacks import Progress, Tell, no_progress, silent
 from xlexport.checkpoints.source import SourceCheckpoint
@@ -37,6 +36,7 @@ from xlexport.format4 import upgrade
 from xlexport.graph_proof.child import prove
 from xlexport.graph_proof.options import GraphOptions
 from xlexport.graph_proof.report import GraphReport
+from xlexport.manifest import write_manifest
 from xlexport.meanings import meanings_of
 from xlexport.model_names import load_reference, load_source
 from xlexport.quantization import run

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import xlruntime
 from xlexport import atomic_output
-from xlruntime.bundle import DIGEST, FIRST_MEMORY_FILE, MANIFEST, RUN, Bundle, FileDigest, Graph, Requirements
-from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
+from xlruntime.bundle import RUN, Bundle
+from xlruntime.bundle_files import is_bundle, read_bundle
 from xlruntime.errors import BundleDamagedError
 from xlruntime.graph_gate import read_graph
 from xlruntime.hub_cache import bundle_folder
@@ -30,24 +29,19 @@ __all__ = [
     "WEIGHTS_FILE",
     "check_graphs",
     "check_output",
-    "digests",
-    "fingerprint",
     "open_any_bundle",
     "open_bundle",
     "open_translator",
     "origin",
     "publishing",
     "recorded_options",
-    "requirements",
     "scale_of",
     "stored_parity",
-    "write_manifest",
 ]
 
 PARITY_FILE = "parity.json"  # the figures of the verification
 REPORT_FILE = "quantization.json"  # what quantization has cost
 DESCRIPTIONS = ("README.md", PARITY_FILE, REPORT_FILE)  # for people, who may edit them
-ONNXRUNTIME = "1.24.1"  # the oldest that runs all graphs
 PARITY_LIMITS = Limits(bytes=64 << 20)
 WEIGHTS_FILE = "weights.data"  # for all graphs of a bundle
 SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
@@ -150,31 +144,6 @@ def publishing(output: Path, force: bool = False) -> AbstractContextManager[Path
     return atomic_output.folder(output, functools.partial(check_output, output, force))
 
 
-def digests(folder: Path) -> dict[str, FileDigest]:
-    """Return SHA-256 and size of every file of `folder` that a runtime opens."""
-    others = (MANIFEST, DIGEST, *DESCRIPTIONS)
-    files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in others)
-    return {path.name: digest_file(path) for path in files}
-
-
-def fingerprint(files: Mapping[str, FileDigest], graphs: Iterable[Graph]) -> str:
-    """Return the identity of a bundle's numbers: a digest of its graphs, weights and first values."""
-    used = {graph.file for graph in graphs} | {WEIGHTS_FILE, FIRST_MEMORY_FILE}
-    lines = (f"{files[name].sha256}  {name}\n" for name in sorted(used & files.keys(), key=str.encode))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def requirements(folder: Path, graphs: Iterable[Graph]) -> Requirements:
-    """Return what a runtime needs for these graphs in `folder`."""
-    import onnx_ir as ir
-
-    versions: dict[str, int] = {}
-    for file in sorted({graph.file for graph in graphs if graph.format == "onnx"}):
-        for domain, version in ir.load(folder / file).opset_imports.items():
-            versions[domain] = max(version, versions.get(domain, 0))
-    return Requirements(ONNXRUNTIME, versions.pop(""), versions) if versions else Requirements()
-
-
 def stored_parity(folder: Path) -> dict[str, Any] | None:
     """Return the figures with which a bundle was verified; None if it has none.
 
@@ -186,10 +155,3 @@ def stored_parity(folder: Path) -> dict[str, Any] | None:
         return None
     figures = read_json(folder / PARITY_FILE, PARITY_LIMITS, BundleDamagedError)
     return figures if isinstance(figures, dict) else None
-
-
-def write_manifest(folder: Path, bundle: Bundle) -> None:
-    """Write `bundle.json`, and its digest."""
-    raw = bundle.to_json().encode()
-    (folder / MANIFEST).write_bytes(raw)
-    (folder / DIGEST).write_bytes(f"{hashlib.sha256(raw).hexdigest()}  {MANIFEST}\n".encode())

@@ -17,12 +17,8 @@ from xlexport.bundle_readme import CARD, bundle_readme
 from xlexport.bundles import (
     PARITY_FILE,
     check_output,
-    digests,
-    fingerprint,
     open_any_bundle,
     publishing,
-    requirements,
-    write_manifest,
 )
 from xlexport.callbacks import Progress, Tell, no_progress, silent
 from xlexport.checkpoints.source import SourceCheckpoint
@@ -39,7 +35,7 @@ from xlexport.families.step import StepGraphs
 from xlexport.families.step_model import StepModelArchitecture
 from xlexport.families.step_model.checks import check_step_graph
 from xlexport.families.step_model.inputs import input_specs
-from xlexport.meanings import meanings_of
+from xlexport.manifest import new_manifest, write_manifest
 from xlexport.peak_memory import phase
 from xlexport.quantization.gate import check_texts, gate_text, require_default_text
 from xlexport.quantization.run import check_options, quantize_into
@@ -219,21 +215,13 @@ class _Draft:
         self.tell("exporting the step graphs")
         with phase("exporting"):
             step_graphs, memory = _export(source, self.plan.evaluation, options, folder)
-        self.bundle = Bundle(
-            architecture=source.architecture,
-            config=dict(source.config),
-            vocab_size=source.config["n_token"],
+        self.bundle = new_manifest(
+            *(folder, source, step_graphs.graphs),
             tokenizer=self.plan.tokenizer.spec,
-            precision="float32",
             evaluation=self.plan.evaluation,
             memory=memory,
-            graphs=step_graphs.graphs,
             steps=step_graphs.steps,
-            meaning=meanings_of(step_graphs.graphs.values(), memory),
             provenance=_provenance(source, self.verified_on, options),
-            files=(files := digests(folder)),
-            fingerprint=fingerprint(files, step_graphs.graphs.values()),
-            requires=requirements(folder, step_graphs.graphs.values()),
             encoder=self.adapter.encoder(source.config),
         )
         self._write_manifest()

@@ -16,9 +16,9 @@ from xlexport.extras import require
 from xlexport.scoring.chunks import Job
 from xlexport.scoring.input_search import find_inputs
 from xlexport.scoring.inputs import Input, nothing_in
-from xlexport.scoring.options import HERE, ScoreOptions
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.run import Output, Reporter, score_documents
+from xlexport.scoring.score_options import HERE, ScoreOptions
 from xlexport.scoring.totals import Totals
 from xlruntime import Model, OptionError
 from xlruntime.load_options import LoadOptions

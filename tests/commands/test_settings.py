@@ -15,7 +15,7 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import declared
 from xlexport.commands.settings import settings_of
 from xlexport.graph_proof.options import GraphOptions
-from xlexport.scoring.options import InputOptions, ScoreOptions
+from xlexport.scoring.score_options import InputOptions, ScoreOptions
 from xlexport.serve.options import ServeLimits
 from xlruntime import LoadOptions
 from xltraining.config_fields import Option, options_of

@@ -12,7 +12,7 @@ from tests.helpers.bundles import Converted, ConvertedReformer
 from tests.helpers.paths import GOLDEN
 from xlexport.export.operators import INEXACT
 from xlexport.ops.operator import DOMAIN, VERSION
-from xlruntime import bundle_parts
+from xlruntime import operator_domain
 from xlruntime.graph_gate import EMITTED, OPERATORS
 
 
@@ -46,8 +46,8 @@ def test_golden_and_fresh_bundles_hold_nothing_else(
     found = emitted([*golden(), *(made.folder for made in (bytes_bundle, ids_bundle, band, chunk))])
     assert {name for domain, name in found if not domain} <= EMITTED
     assert {domain for domain, _ in found} == {"", DOMAIN}
-    assert bundle_parts.DOMAIN == DOMAIN
-    assert bundle_parts.DOMAINS[DOMAIN] == VERSION
+    assert operator_domain.DOMAIN == DOMAIN
+    assert operator_domain.DOMAINS[DOMAIN] == VERSION
 
 
 def typed(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:

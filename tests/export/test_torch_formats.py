@@ -34,13 +34,14 @@ from tests.helpers.tiny import BAND, tiny_model, tiny_reformer
 from tests.training.test_lsh import random_buckets
 from xlexport import ops
 from xlexport import torch_runtime as torch_session
-from xlexport.bundles import open_bundle, write_manifest
+from xlexport.bundles import open_bundle
 from xlexport.commands import execute
 from xlexport.conversion import convert
 from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import MissingDependencyError
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.formats import load as load_checkpoint
+from xlexport.manifest import write_manifest
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.tolerances import TOLERANCES
 from xlruntime.bundle import GraphFormat

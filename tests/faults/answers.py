@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 
 from tests.helpers.native import NATIVE, compiler
 from xlruntime import load
-from xlruntime.bundle import DOMAIN
+from xlruntime.operator_domain import DOMAIN
 
 KINDS = {"MatMul", "Gemm", "LayerNormalization", "RMSNormalization", "Gather"}
 WHOLE = {"LSHSort"}  # its outputs are indices

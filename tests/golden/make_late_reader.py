@@ -12,7 +12,7 @@ from pathlib import Path
 
 import onnx.parser
 
-from xlexport.bundles import digests, fingerprint, requirements, write_manifest
+from xlexport.manifest import digests, fingerprint, requirements, write_manifest
 from xlexport.meanings import meanings_of
 from xlruntime.bundle import Bundle, Choice, Feed, Graph, MemoryEntry, Tensor, TokenizerEntry
 from xlruntime.evaluation import EvaluationRules

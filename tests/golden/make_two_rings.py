@@ -17,11 +17,11 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from xlexport.bundles import digests, fingerprint, requirements, write_manifest
 from xlexport.export.onnx import export_onnx
 from xlexport.families import Form, StepTensor
 from xlexport.families.ring import RingStep
 from xlexport.families.step import FixedSizes, carried_inputs, carried_outputs
+from xlexport.manifest import digests, fingerprint, requirements, write_manifest
 from xlexport.meanings import meanings_of
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Feed, MemoryEntry, TokenizerEntry
 from xlruntime.evaluation import EvaluationRules, Ring, Setting

@@ -14,7 +14,8 @@ from typing import Any
 
 from benchmarks.sides import ROOT, code_digest, run_once
 from tests.gpu.parts import PartError, Record, Settings
-from xlexport.bundles import digests, publishing, write_manifest
+from xlexport.bundles import publishing
+from xlexport.manifest import digests, write_manifest
 from xlexport.quantization.graphs import PRECISIONS, write_graphs
 from xlexport.sample import sample_checkpoint
 from xlruntime.bundle_files import read_bundle

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from xlexport.bundles import digests, fingerprint, write_manifest
+from xlexport.manifest import digests, fingerprint, write_manifest
 from xlruntime.bundle import Bundle, Choice, Feed, Graph, Tensor, TokenizerEntry
 from xlruntime.evaluation import EvaluationRules
 

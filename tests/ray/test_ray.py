@@ -25,8 +25,8 @@ from xlexport.errors import WorkerError
 from xlexport.ray.cluster import most_actors, reach
 from xlexport.ray.dataset import columns_of
 from xlexport.scoring.inputs import open_input
-from xlexport.scoring.options import Level, ScoreOptions
 from xlexport.scoring.output_formats import records_table
+from xlexport.scoring.score_options import Level, ScoreOptions
 from xlexport.scoring.stores import Location, StoredInput, inputs_at
 from xlruntime import OptionError, TextError, load
 

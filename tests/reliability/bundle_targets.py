@@ -16,9 +16,10 @@ from tests.helpers.tokenizer_kinds import sentence_pieces
 from tests.reliability.target import BrokenPromiseError, InputFile, Target
 from xlexport.commands.inspect import bundle_rows
 from xlruntime import XlruntimeError, load, state
-from xlruntime.bundle import DOMAIN, FIRST_MEMORY_FILE, MANIFEST, Bundle, TokenizerEntry
+from xlruntime.bundle import FIRST_MEMORY_FILE, MANIFEST, Bundle, TokenizerEntry
 from xlruntime.errors import BundleError
 from xlruntime.graph_gate import check_graph
+from xlruntime.operator_domain import DOMAIN
 from xlruntime.state import KIND, VERSION
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary

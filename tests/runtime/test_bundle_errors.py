@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.helpers.manifests import edit_manifest, seal
 from tests.runtime.conftest import Golden
-from xlexport.bundles import fingerprint
+from xlexport.manifest import fingerprint
 from xlruntime import BundleError, Model, OptionError, load
 from xlruntime.bundle import FIRST_MEMORY_FILE, FORMAT, Bundle, FileDigest
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle

@@ -21,7 +21,7 @@ from tests.scoring.test_inputs import names
 from xlexport.commands import input_options
 from xlexport.scoring.documents import documents, rereadable
 from xlexport.scoring.inputs import Input, Reading
-from xlexport.scoring.options import InputOptions
+from xlexport.scoring.score_options import InputOptions
 from xlruntime import Document, TextError
 from xlruntime.documents import TextCounts
 from xlruntime.limits import Limits

@@ -13,7 +13,7 @@ import click
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import NAMES, OUTPUT, PATH, force_option, json_option
 from xlexport.extras import require
-from xlexport.scoring.options import ENDINGS, NO_FORMAT, OutputFormat, RecordFormat
+from xlexport.scoring.score_options import ENDINGS, NO_FORMAT, OutputFormat, RecordFormat
 from xlexport.terminal import print_json, print_text, tell
 
 if TYPE_CHECKING:

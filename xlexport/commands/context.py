@@ -30,7 +30,7 @@ from xltraining.config_fields import options_of, setting
 
 if TYPE_CHECKING:
     from xlexport.analysis.context import ReclOptions
-    from xlexport.scoring.options import InputOptions
+    from xlexport.scoring.score_options import InputOptions
 
 __all__ = ["ReclChoice", "context"]
 

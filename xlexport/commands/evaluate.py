@@ -23,7 +23,7 @@ from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, tell_problem
 
 if TYPE_CHECKING:
-    from xlexport.scoring.options import InputOptions
+    from xlexport.scoring.score_options import InputOptions
     from xlruntime.protocols import CorpusScore, Streams
 
 __all__ = ["corpus_rows", "evaluate", "short_streams"]

@@ -12,7 +12,7 @@ import click
 
 from xlexport.commands.long_help import options_from
 from xlexport.commands.options import usage_errors
-from xlexport.scoring.options import InputOptions
+from xlexport.scoring.score_options import InputOptions
 from xlexport.terminal import tell
 from xlruntime.limits import Limits
 

@@ -25,7 +25,7 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
-from xlexport.scoring.options import InputOptions
+from xlexport.scoring.score_options import InputOptions
 from xlexport.terminal import drawing, print_json, print_table
 
 __all__ = ["plot"]

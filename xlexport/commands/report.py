@@ -37,7 +37,7 @@ from xlruntime.hub_cache import folder_name
 if TYPE_CHECKING:
     from xlexport.report.list_page import ListRow
     from xlexport.scoring.inputs import Input, Reading
-    from xlexport.scoring.options import InputOptions
+    from xlexport.scoring.score_options import InputOptions
     from xlruntime import Document, Model
 
 __all__ = ["PageOptions", "report"]

@@ -23,7 +23,7 @@ from xlexport.commands.options import (
     usage_errors,
 )
 from xlexport.progress_bar import DocumentsBar
-from xlexport.scoring.options import HERE, OutputFormat, ScoreOptions
+from xlexport.scoring.score_options import HERE, OutputFormat, ScoreOptions
 from xlexport.terminal import (
     Failure,
     Interrupted,
@@ -38,7 +38,7 @@ from xlexport.terminal import (
 from xlruntime.messages import many_lines, one_line
 
 if TYPE_CHECKING:
-    from xlexport.scoring.options import Level
+    from xlexport.scoring.score_options import Level
     from xlexport.scoring.totals import Totals
 
 __all__ = ["score"]

@@ -9,9 +9,8 @@ from xlexport.errors import ExportError
 from xlexport.families import ARCHITECTURES, architecture, architectures
 from xltraining.config_fields import Option
 
-__all__ = ["DEFAULT_SEGMENT_LEN", "MEM_LEN", "SEGMENT_LEN", "check_choices", "collected", "spellings"]
+__all__ = ["MEM_LEN", "SEGMENT_LEN", "check_choices", "collected", "spellings"]
 
-DEFAULT_SEGMENT_LEN = 128  # tokens, unless the model or the user says otherwise
 SEGMENT_LEN = Option("segment_len", "integer", "Tokens in one step.", minimum=1, common=True)
 MEM_LEN = Option("mem_len", "integer", "Tokens of memory.", minimum=1, common=True)
 

@@ -15,7 +15,7 @@ import torch
 from onnxscript.values import Opset
 from torch import library
 
-from xlruntime.bundle import DOMAIN
+from xlruntime.operator_domain import DOMAIN
 
 __all__ = ["DOMAIN", "OWN_OPSET", "VERSION", "operator", "shapes_of"]
 

@@ -12,8 +12,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from xlexport.atomic_output import writing
-from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE, requirements
+from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import QuantizationError
+from xlexport.manifest import requirements
 from xlexport.ops import inline_functions
 from xlexport.quantization import dynamic_int8 as int8
 from xlexport.quantization import float16

@@ -26,15 +26,13 @@ from xlexport.bundles import (
     WEIGHTS_FILE,
     check_graphs,
     check_output,
-    digests,
-    fingerprint,
     open_any_bundle,
     publishing,
     stored_parity,
-    write_manifest,
 )
 from xlexport.callbacks import Tell, silent
 from xlexport.errors import QuantizationError
+from xlexport.manifest import digests, fingerprint, write_manifest
 from xlexport.meanings import meanings_of
 from xlexport.quantization.gate import (
     GateText,

@@ -15,10 +15,10 @@ from xlexport.ray.cluster import device_of, open_here
 from xlexport.scoring.chunks import ChunkScorer, chunks, make_scorer
 from xlexport.scoring.documents import CarriedColumns, items
 from xlexport.scoring.inputs import Input
-from xlexport.scoring.options import UNITS, ScoreOptions
 from xlexport.scoring.output_formats import records_table
 from xlexport.scoring.records import kinds_of_columns
 from xlexport.scoring.rows import Row
+from xlexport.scoring.score_options import UNITS, ScoreOptions
 from xlruntime import ArgumentError
 
 __all__ = ["columns_of", "score_dataset"]

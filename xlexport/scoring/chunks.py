@@ -17,8 +17,8 @@ import numpy.typing as npt
 from xlexport.scoring.begin_token import chosen_bos
 from xlexport.scoring.documents import CarriedColumns, documents_by_input
 from xlexport.scoring.inputs import Input
-from xlexport.scoring.options import UNITS, ScoreOptions
 from xlexport.scoring.records import Records, Scored, own_columns
+from xlexport.scoring.score_options import UNITS, ScoreOptions
 from xlruntime import Document, EvaluationSettings, Model
 from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import read_scorer, resume_scorer, scorer_state

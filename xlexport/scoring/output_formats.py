@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from xlexport.scoring.options import OutputFormat
+from xlexport.scoring.score_options import OutputFormat
 from xlruntime.messages import one_line
 from xltraining.messages import renamed
 
@@ -31,7 +31,7 @@ Kind = Literal["int", "float", "bool", "text"]
 """The type of a column's values."""
 ROWS = 10_000  # of Parquet that are written at a time
 if not TYPE_CHECKING:  # which would take any name
-    __getattr__ = renamed(__name__, {"Format": "xlexport.scoring.options.OutputFormat"})
+    __getattr__ = renamed(__name__, {"Format": "xlexport.scoring.score_options.OutputFormat"})
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 Columns = Mapping[str, Any]  # each value is a list, or one value for all records
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from xlexport.scoring.inputs import Input
-from xlexport.scoring.options import UNITS, Level, ScoreOptions
 from xlexport.scoring.output_formats import Columns, Kind, encoder
+from xlexport.scoring.score_options import UNITS, Level, ScoreOptions
 from xlexport.scoring.totals import nothing_to_score
 from xlexport.scoring.traits import TextTraits
 from xlexport.scoring.units import Unit, UnitSplitter

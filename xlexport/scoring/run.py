@@ -15,11 +15,11 @@ from typing import Any, BinaryIO, Protocol
 from xlexport.errors import ResumeError
 from xlexport.scoring.backends import Backend
 from xlexport.scoring.chunks import Chunk, ChunkScorer, ChunkState, Job, Message, chunks
-from xlexport.scoring.options import UNITS
 from xlexport.scoring.output_formats import header_line
 from xlexport.scoring.partial_file import HINT, PartialFile
 from xlexport.scoring.records import Scored, document_fields
 from xlexport.scoring.resume import Saved, SavedRun, describe_run
+from xlexport.scoring.score_options import UNITS
 from xlexport.scoring.totals import Totals, caveats, lacks_white_space, losses
 from xlexport.scoring.traits import trait_notes
 from xlruntime import DocumentScore, Model, StateError, TokenScores

@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 MOVED = {
-    "RunOptions": "options.ScoreOptions",
+    "RunOptions": "score_options.ScoreOptions",
     "make_scorer": "chunks.make_scorer",
     "bos_token": "begin_token.bos_token",
     "chosen_bos": "begin_token.chosen_bos",

@@ -26,7 +26,7 @@ from math import inf
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from .bundle_parts import DOMAIN, Encoder, FileDigest, Requirements, Sha256
+from .bundle_parts import Encoder, FileDigest, Requirements, Sha256
 from .errors import BundleFormatError
 from .evaluation import EvaluationRules, EvaluationSettings, FreshMemory, Length, Ring, Setting
 from .json_fields import OPTIONAL, Pattern, Size, read_fields
@@ -36,7 +36,6 @@ from .tokenizer_entry import TextToken, TokenizerEntry
 
 __all__ = [
     "DIGEST",
-    "DOMAIN",
     "EACH",
     "ENCODE",
     "FIRST_MEMORY_FILE",

@@ -8,12 +8,10 @@ from typing import Annotated
 
 from .json_fields import Pattern, Size
 from .messages import listed, named
+from .operator_domain import DOMAINS
 from .tokenizer_entry import TokenId
 
-__all__ = ["DOMAIN", "DOMAINS", "Encoder", "FileDigest", "Requirements", "Sha256"]
-
-DOMAIN = "ai.xlexport"  # of custom operators
-DOMAINS = {DOMAIN: 1}  # newest version of each domain that this runtime knows
+__all__ = ["Encoder", "FileDigest", "Requirements", "Sha256"]
 
 Sha256 = Annotated[str, Pattern("[0-9a-f]{64}", "a SHA-256")]
 Version = Annotated[str, Pattern(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", "a version such as 1.24.1")]

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .bundle import DOMAIN  # of the functions in a file; all other operators are standard ones
 from .errors import BundleDamagedError, BundleGraphError
 from .hub_cache import real_folders
 from .limits import Limits, read_at_most
 from .messages import listed, named
+from .operator_domain import DOMAIN  # of the functions in a file; all other operators are standard ones
 from .protobuf import fields
 
 __all__ = ["EMITTED", "GRAPH_LIMITS", "OPERATORS", "FileRecord", "check_graph", "read_graph"]

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .bundle import DOMAIN
 from .devices import Device
 from .errors import ProviderError
 from .messages import first_line
+from .operator_domain import DOMAIN
 from .placement import PlacedNode
 
 __all__ = ["DISTRIBUTION", "Kernels", "describe_kernels", "find_kernels"]

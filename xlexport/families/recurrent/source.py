@@ -12,7 +12,7 @@ from xlexport.checkpoints.files import inside
 from xlexport.checkpoints.source import SourceCheckpoint, digest_files, float_notes, require_finite
 from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping
 from xlexport.errors import CheckpointError, ExportError
-from xlexport.families.options import DEFAULT_SEGMENT_LEN
+from xlexport.families.segment_length import DEFAULT_SEGMENT_LEN
 from xlruntime.evaluation import LARGEST_LENGTH
 from xlruntime.messages import first_line, listed, shown
 from xltraining.data.tokenizer_file import TokenizerFile

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from xlexport.checkpoints.source import SourceCheckpoint, digest_files
-from xlexport.families.options import DEFAULT_SEGMENT_LEN
 from xlexport.families.recurrent.source import MODULE_FORMAT, module_source, read_module
+from xlexport.families.segment_length import DEFAULT_SEGMENT_LEN
 from xlexport.families.step_model.inputs import input_specs
 
 __all__ = ["step_source", "user_source"]

@@ -14,7 +14,7 @@ from xlexport.checkpoints.source import Note, SourceCheckpoint
 from xlexport.checkpoints.state_dicts import unwrapped
 from xlexport.checkpoints.vocabularies import read_vocabulary
 from xlexport.errors import CheckpointError
-from xlexport.families.options import DEFAULT_SEGMENT_LEN
+from xlexport.families.segment_length import DEFAULT_SEGMENT_LEN
 from xlexport.families.transformer_xl.tensors import (
     ANCHOR,
     CODE_BASES,
