@@ -15,13 +15,13 @@ from xlexport.errors import XlexportError
 from xlexport.scoring.chunks import Chunk, ChunkScorer, ChunkState, Job, Message
 from xlexport.scoring.records import Scored
 
-__all__ = ["Backend", "ChunkWorker", "Worker", "in_order"]
+__all__ = ["Backend", "ChunkWorker", "Here", "Worker", "in_order"]
 
 MOST_WAITING = 256 << 20  # bytes of messages that wait for those of an earlier chunk
 
 
 class Backend(Protocol):
-    """The workers that score a run. Without one, the run is scored in this process."""
+    """What scores a run: this process, other processes of the machine (`processes.py`), or Ray (`xlexport.ray`)."""
 
     def messages(self, job: Job, cut: Iterator[Chunk], state: ChunkState | None) -> Generator[Message]:
         """Yield the messages of chunks in the order of the chunks. Closing the iterator ends all workers.
@@ -33,6 +33,19 @@ class Backend(Protocol):
             WorkerError: a worker ended, or was killed.
             Exception: the error of the first chunk that failed.
         """
+
+
+class Here:
+    """This process, with a scorer of its own. `is_due` says whether the scorer shall yield its state."""
+
+    def __init__(self, scorer: ChunkScorer, is_due: Callable[[], bool] | None) -> None:
+        self._scorer, self._is_due = scorer, is_due
+
+    def messages(self, job: Job, cut: Iterator[Chunk], state: ChunkState | None) -> Generator[Message]:
+        """Yield the messages of chunks, as a `Backend`; the scorer knows the job."""
+        for chunk in cut:
+            yield from self._scorer.score(chunk, state, self._is_due)
+            state = None
 
 
 class Worker(Protocol):

@@ -8,13 +8,13 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, BinaryIO, Protocol
 
 from xlexport.errors import ResumeError
-from xlexport.scoring.backends import Backend
-from xlexport.scoring.chunks import Chunk, ChunkScorer, ChunkState, Job, Message, chunks
+from xlexport.scoring.backends import Backend, Here
+from xlexport.scoring.chunks import Chunk, ChunkScorer, Job, chunks
 from xlexport.scoring.output_formats import header_line
 from xlexport.scoring.partial_file import HINT, PartialFile
 from xlexport.scoring.records import Scored, document_fields
@@ -96,12 +96,11 @@ def score_documents(
     done, state = (0, None) if saved is None else (saved.chunks, saved.state)
     left = _left(chunks(documents, options.by_chunks), done)
     if backend is None:
-        messages = _messages_here(scorer, left, state, saving)
+        backend = Here(scorer, None if saving is None else saving.is_due)
     else:
         model.release()  # the workers have their own
-        every = math.inf if saving is None else options.save_every
-        theirs = replace(job, inputs=(), options=replace(options, save_every=every))
-        messages = backend.messages(theirs, left, state)
+    every = math.inf if saving is None else options.save_every
+    messages = backend.messages(replace(job, inputs=(), options=replace(options, save_every=every)), left, state)
     try:
         with contextlib.closing(messages):
             for message in messages:
@@ -126,15 +125,6 @@ def _left(cut: Iterator[Chunk], done: int) -> Iterator[Chunk]:
         if next(cut, None) is None:
             raise ResumeError(f"{done:,} chunks of documents are done, but there are {number:,}.", hint=HINT)
     yield from cut
-
-
-def _messages_here(
-    scorer: ChunkScorer, cut: Iterator[Chunk], state: ChunkState | None, saving: SavedRun | None
-) -> Generator[Message]:
-    """Yield the messages of chunks, scored in this process."""
-    for chunk in cut:
-        yield from scorer.score(chunk, state, None if saving is None else saving.is_due)
-        state = None
 
 
 def _open(file: PartialFile, saved: Saved | None, reporter: Reporter) -> None:
