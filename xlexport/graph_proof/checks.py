@@ -15,7 +15,7 @@ from xlexport.graph_proof.compare import Deviation, Scales, moving_axis, roundin
 from xlexport.graph_proof.graph_file import Port, Recurrence
 from xlexport.graph_proof.pairs import READ_ONLY
 from xlexport.graph_proof.report import Check
-from xlexport.graph_proof.walk import GraphWalk, State, StepError, reason_of
+from xlexport.graph_proof.walk import GraphWalk, State, StepError, open_graph, reason_of
 from xlruntime.devices import Device
 from xlruntime.messages import listed, named
 from xlruntime.providers import onnxruntime_errors, owned_value
@@ -23,7 +23,6 @@ from xlruntime.providers import onnxruntime_errors, owned_value
 __all__ = [
     "Baseline",
     "Results",
-    "check_again",
     "check_buffers",
     "check_recurrences",
     "check_rows",
@@ -136,11 +135,6 @@ def _shaken(feeds: Mapping[str, Any], generator: np.random.Generator, digits: fl
     return shaken
 
 
-def check_again(base: Baseline, name: str, detail: str) -> Check:
-    """Return whether the document has the same results again."""
-    return base.judged(name, *base.walk.along(0, base.steps), detail)
-
-
 def check_save(base: Baseline) -> Check:
     """Return whether states continue after they were written to bytes, in a new session."""
     if not base.warm:
@@ -149,7 +143,8 @@ def check_save(base: Baseline) -> Check:
     np.savez(saved, allow_pickle=False, **{f"state{at}": value for at, value in enumerate(base.middle.values())})
     with np.load(io.BytesIO(saved.getvalue()), allow_pickle=False) as arrays:
         restored = {name: arrays[f"state{at}"] for at, name in enumerate(base.middle)}
-    results, state = base.walk.reopened().along(base.warm, base.steps, restored)
+    reopened = replace(base.walk, session=open_graph(base.walk.file))
+    results, state = reopened.along(base.warm, base.steps, restored)
     detail = f"saved after {base.warm} steps ({len(saved.getvalue()):,} bytes), restored in a new session"
     return base.judged("save", results, state, detail)
 

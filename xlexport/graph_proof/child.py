@@ -6,9 +6,9 @@ This bounds what a graph can use up. It is no sandbox: native code of ONNX Runti
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -45,8 +45,7 @@ def prove(graph: Path, other: str | None, options: GraphOptions, progress: Progr
     """
     if not hasattr(os, "killpg"):
         raise GraphError(f"{graph}: Windows has no limits for a process that runs it.", hint="Use Linux, or WSL.")
-    values = {**dataclasses.asdict(options), "first": str(options.first) if options.first else None}
-    request = {"graph": str(graph), "other": other, "options": values, "folder": os.getcwd()}
+    request = pickle.dumps((graph, other, options, Path.cwd()))
     environment = {name: os.environ[name] for name in KEPT if name in os.environ}
     if "PYTHONPATH" in environment:  # its folders may be relative to this one
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, environment["PYTHONPATH"].split(os.pathsep)))
@@ -65,7 +64,7 @@ def prove(graph: Path, other: str | None, options: GraphOptions, progress: Progr
         try:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError), process.stdin:
-                process.stdin.write(json.dumps(request).encode())
+                process.stdin.write(request)
             status = _wait(process, output, options, progress)
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -117,15 +116,11 @@ def _result(graph: Path, content: bytes, status: int | None, options: GraphOptio
 
 def main() -> None:
     """Read a request from standard input, and write the marks of the walk and the result to standard output."""
-    request = json.load(sys.stdin)
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in request["options"].items()
-    }
-    options = GraphOptions(**{**values, "first": values["first"] and Path(values["first"])})
+    graph, other, options, folder = pickle.load(sys.stdin.buffer)
     output = os.dup(1)
     os.dup2(2, 1)  # what libraries print is no part of the result
     os.write(output, b" " * MARK)
-    result = _proved(request, options, output)
+    result = _proved(graph, other, options, folder, output)
     os.lseek(output, MARK, os.SEEK_SET)
     with os.fdopen(output, "wb") as file:
         file.write(json.dumps(result).encode())
@@ -146,7 +141,7 @@ def _limit(options: GraphOptions) -> None:
     signal.setitimer(signal.ITIMER_REAL, options.seconds + GRACE)
 
 
-def _proved(request: dict[str, Any], options: GraphOptions, output: int) -> dict[str, Any]:
+def _proved(graph: Path, other: str | None, options: GraphOptions, folder: Path, output: int) -> dict[str, Any]:
     """Return the report or the error as plain values."""
 
     def progress(done: int, total: int) -> None:
@@ -156,9 +151,7 @@ def _proved(request: dict[str, Any], options: GraphOptions, output: int) -> dict
         _limit(options)
         from xlexport.graph_proof.run import run_proof  # imports onnx and ONNX Runtime, within the limits
 
-        folder = Path(request["folder"])
-        report = run_proof(folder / request["graph"], request["other"], options, folder, progress)
-        return {"report": report.to_dict()}
+        return {"report": run_proof(folder / graph, other, options, folder, progress).to_dict()}
     except HintedError as error:
         return {"type": type(error).__name__, "message": error.message, "hint": error.hint}
     except MemoryError:

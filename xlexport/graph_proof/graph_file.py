@@ -90,8 +90,8 @@ class Port:
     shape: tuple[int | str, ...] | None
 
     def __str__(self) -> str:
-        axes = "unknown shape" if self.shape is None else f"[{', '.join(map(_axis_name, self.shape))}]"
-        return f"{named(self.name)} {self.dtype} {axes}"
+        names = ", ".join("?" if UNNAMED in str(axis) else str(axis) for axis in self.shape or ())
+        return f"{named(self.name)} {self.dtype} {'unknown shape' if self.shape is None else f'[{names}]'}"
 
 
 @dataclass(frozen=True)
@@ -236,10 +236,6 @@ def _axis(name: str, at: int, axis: onnx.TensorShapeProto.Dimension) -> int | st
     if axis.dim_param.isdecimal():
         return int(axis.dim_param)
     return f"{name}{UNNAMED}{at}" if NO_NAME.fullmatch(axis.dim_param) else axis.dim_param
-
-
-def _axis_name(axis: int | str) -> str:
-    return "?" if UNNAMED in str(axis) else str(axis)
 
 
 def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

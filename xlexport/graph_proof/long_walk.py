@@ -85,7 +85,8 @@ def walk_long(
             seen.failure = str(error)
             break
         for name, value in after.items():
-            seen.reach[name].append(max([_magnitude(value), *seen.reach[name][-1:]]))
+            size = float(np.max(np.abs(value), initial=0)) if value.dtype.kind != "b" else 1.0
+            seen.reach[name].append(max([size, *seen.reach[name][-1:]]))
         bad = [name for name in outputs if not _finite(outputs[name], or_log=name in walk.results)]
         if bad and seen.broken is None:
             seen.broken = f"{named(bad[0])}, step {step}"
@@ -109,10 +110,6 @@ def walk_long(
         cuts.again(state)
     seen.counters, seen.last = deltas or {}, state
     return seen
-
-
-def _magnitude(value: npt.NDArray[Any]) -> float:
-    return float(np.max(np.abs(value), initial=0)) if value.dtype.kind != "b" else 1.0
 
 
 def _finite(value: npt.NDArray[Any], or_log: bool = False) -> bool:

@@ -68,7 +68,7 @@ def run_proof(graph: Path, other: str | None, options: GraphOptions, folder: Pat
         base = checks.read_baseline(walk, steps, other_file.types if other_file else ())
         cuts = open_cuts(base)
         opened = cuts if isinstance(cuts, Cuts) else None
-        check("repeat", lambda: checks.check_again(base, "repeat", f"{base.steps} steps twice"))
+        check("repeat", lambda: base.judged("repeat", *walk.along(0, base.steps), f"{base.steps} steps twice"))
         check("state read", lambda: checks.check_state_read(base, seconds))
         check("state written", lambda: checks.check_state_written(base))
         check("rows", lambda: checks.check_rows(base))
@@ -80,7 +80,8 @@ def run_proof(graph: Path, other: str | None, options: GraphOptions, folder: Pat
         hint = "Say what it reads with --input."
         raise GraphError(f"{graph}: fails in the first steps: {error}.", hint=hint) from error
     cut = check("cuts", lambda: cuts.check() if isinstance(cuts, Cuts) else cuts)
-    check("fresh", lambda: checks.check_again(base, "fresh", "the short document again, after the long walk"))
+    again = "the short document again, after the long walk"
+    check("fresh", lambda: base.judged("fresh", *walk.along(0, base.steps), again))
     check("horizon", lambda: long_walk.check_horizon(base, seen))
     check("range", lambda: long_walk.check_range(base, seen))
     check("recurrence", lambda: checks.check_recurrences(walk, cut))

@@ -95,10 +95,6 @@ class GraphWalk:
     length: int
     first: State
 
-    def reopened(self) -> GraphWalk:
-        """Return the same graph in a new session."""
-        return replace(self, session=open_graph(self.file))
-
     @property
     def states(self) -> tuple[Port, ...]:
         """The inputs that are states."""
@@ -158,17 +154,17 @@ class GraphWalk:
         return self.run(self.feeds(start, stop, state, rows))
 
     def along(
-        self, start: int, stop: int, state: State | None = None, rows: Sequence[int] = (0,), by: int = 1
+        self, start: int, stop: int, state: State | None = None, rows: Sequence[int] = (0,)
     ) -> tuple[list[dict[str, npt.NDArray[Any]]], State]:
-        """Return the results of each call and the last states; `by` steps a call.
+        """Return the results of each step and the last states.
 
         Args:
             state: None: the first one.
         """
         state = self.first_state(len(rows)) if state is None else state
         results = []
-        for at in range(start, stop, by):
-            outputs, state = self.read(at, min(at + by, stop), state, rows)
+        for at in range(start, stop):
+            outputs, state = self.read(at, at + 1, state, rows)
             results.append({name: outputs[name] for name in self.observed})
         return results, state
 
