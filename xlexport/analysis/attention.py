@@ -13,7 +13,7 @@ the query sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,19 +47,39 @@ TERMS = ("a", "b", "d")
 
 
 @dataclass(frozen=True)
-class AttentionReport:
-    """Mean attention of each head by distance.
+class _Means:
+    """Means over the queries of a walk.
 
     Attributes:
         tokens: number of queries in the mean; the memory was full at each of them.
         segment_len, mem_len: tokens in one step, and rows of memory.
-        mean: (layers, heads, distances); the attention to the token this many places before the query. The query
-            itself is at distance 0. Sums to one over the distances.
     """
 
     tokens: int
     segment_len: int
     mem_len: int
+
+    def with_heads(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+        """Return the walk for JSON, with the part of each array (layers, heads, …) that each head has, from 0."""
+        layers, heads = next(iter(arrays.values())).shape[:2]
+        entries = [
+            {"layer": layer, "head": head, **{name: array[layer, head].tolist() for name, array in arrays.items()}}
+            for layer in range(layers)
+            for head in range(heads)
+        ]
+        walk = {"tokens": self.tokens, "segment_len": self.segment_len, "mem_len": self.mem_len}
+        return {**walk, "heads": entries}
+
+
+@dataclass(frozen=True)
+class AttentionReport(_Means):
+    """Mean attention of each head by distance.
+
+    Attributes:
+        mean: (layers, heads, distances); the attention to the token this many places before the query. The query
+            itself is at distance 0. Sums to one over the distances.
+    """
+
     mean: npt.NDArray[np.float64]
 
     @property
@@ -74,25 +94,9 @@ class AttentionReport:
         return np.argmax(enough, axis=2)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report for JSON, with an entry for each head; layers and heads are numbered from 0."""
-        distances, half, most = self.mean_distance, self.within(0.5), self.within(0.9)
-        return {
-            "tokens": self.tokens,
-            "segment_len": self.segment_len,
-            "mem_len": self.mem_len,
-            "heads": [
-                {
-                    "layer": layer,
-                    "head": head,
-                    "mean_distance": float(distances[layer, head]),
-                    "half_within": int(half[layer, head]),
-                    "most_within": int(most[layer, head]),
-                    "attention": self.mean[layer, head].tolist(),
-                }
-                for layer in range(self.mean.shape[0])
-                for head in range(self.mean.shape[1])
-            ],
-        }
+        """Return the report for JSON, with an entry for each head."""
+        within = {"half_within": self.within(0.5), "most_within": self.within(0.9)}
+        return self.with_heads({"mean_distance": self.mean_distance, **within, "attention": self.mean})
 
     def rows(self) -> list[tuple[str, str]]:
         """Return a row for each layer, with the mean distances of its heads, for people."""
@@ -283,32 +287,18 @@ def _by_distance(weights: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class AttentionTerms:
+class AttentionTerms(_Means):
     """Attention of each head by distance, if its scores had one term only (the paper's Figure 7).
 
     Attributes:
-        tokens, segment_len, mem_len: as in `AttentionReport`.
         mean: for each of `TERMS`, `AttentionReport.mean`.
     """
 
-    tokens: int
-    segment_len: int
-    mem_len: int
     mean: dict[str, npt.NDArray[np.float64]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the terms for JSON, with an entry for each head; layers and heads are numbered from 0."""
-        layers, heads, _ = self.mean["a"].shape
-        return {
-            "tokens": self.tokens,
-            "segment_len": self.segment_len,
-            "mem_len": self.mem_len,
-            "heads": [
-                {"layer": layer, "head": head, **{term: self.mean[term][layer, head].tolist() for term in TERMS}}
-                for layer in range(layers)
-                for head in range(heads)
-            ],
-        }
+        """Return the terms for JSON, with an entry for each head."""
+        return self.with_heads(self.mean)
 
     def rows(self) -> list[tuple[str, str]]:
         """Return a row for each layer, with the mean distance under each term, for people."""

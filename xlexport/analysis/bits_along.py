@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -100,7 +100,15 @@ def bits_along(
         )
     joined = [tuple(map(np.concatenate, zip(*pieces, strict=True))) for pieces in parts]
     width = window or nice_window(max(int(ends[-1]) for ends, _ in joined))
-    return list(_curves(names, begins, joined, unit, width))
+    for name, (_, log_probs) in zip(names, joined, strict=True):
+        if not np.isfinite(log_probs).all():
+            raise XlexportError(
+                f"{name}: some scores are not finite, so a curve cannot be drawn.", hint="Try a float32 bundle."
+            )
+    return [
+        _curve(name, begin, ends, -log_probs.astype(np.float64) / LN2, unit, width)
+        for name, begin, (ends, log_probs) in zip(names, begins, joined, strict=True)
+    ]
 
 
 def _byte_places(source: Any) -> Places:
@@ -111,17 +119,6 @@ def _byte_places(source: Any) -> Places:
     escaped = (marks >= 0xDC80) & (marks <= 0xDCFF)  # a byte that is not UTF-8
     lengths = np.where(escaped, 1, 1 + np.sum([marks >= least for least in (0x80, 0x800, 0x10000)], axis=0))
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-
-
-def _curves(
-    names: Sequence[str], begins: Sequence[int], joined: Sequence[Any], unit: str, window: int
-) -> Iterator[BitsAlong]:
-    for name, begin, (ends, log_probs) in zip(names, begins, joined, strict=True):
-        if not np.isfinite(log_probs).all():
-            raise XlexportError(
-                f"{name}: some scores are not finite, so a curve cannot be drawn.", hint="Try a float32 bundle."
-            )
-        yield _curve(name, begin, ends, -log_probs.astype(np.float64) / LN2, unit, window)
 
 
 def _curve(name: str, begin: int, ends: Places, bits: Bits, unit: str, window: int) -> BitsAlong:

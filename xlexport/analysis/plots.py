@@ -25,6 +25,7 @@ __all__ = ["draw_along", "draw_attention", "draw_context", "plot_training"]
 
 DECADES = 5  # range of the colours: attention further below the maximum looks like zero
 FEW_POINTS = 60  # so few that each gets a mark
+COUNT = "{x:,.0f}"  # the label of a number on an axis
 TITLES = {"a": "(a) content", "b": "(b) position, as the query asks", "d": "(d) position"}
 
 
@@ -32,19 +33,6 @@ def _figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure  # without pyplot, which needs a display
 
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def _count(value: float, _: float) -> str:
-    """Return the label of a number on an axis."""
-    return f"{value:,.0f}"
-
-
-def _layer_ticks(axes: Axes, layers: int, heads: int, color: str, linewidth: float) -> None:
-    """Name the layers of rows of heads, and draw a line between two layers."""
-    for layer in range(1, layers):
-        axes.axhline(layer * heads, color=color, linewidth=linewidth)
-    axes.set_yticks(np.arange(layers) * heads + heads / 2, [f"layer {layer}" for layer in range(layers)])
-    axes.tick_params(axis="y", length=0)
 
 
 def draw_context(report: ContextReport, path: Path) -> None:
@@ -81,7 +69,7 @@ def _draw_losses(report: ContextReport, axes: Axes) -> None:
         if lengths[0] <= model.mem_len <= lengths[-1]:
             axes.axvline(model.mem_len, color=line.get_color(), linestyle=":", linewidth=1)
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(_count)
+    axes.xaxis.set_major_formatter(COUNT)
     axes.set_xticks(report.curve)
     axes.minorticks_off()
     axes.set_xlabel("memory length at evaluation, tokens (dotted: the bundle's own)")
@@ -130,7 +118,7 @@ def draw_along(curves: Sequence[BitsAlong], path: Path) -> None:
         axes.plot(curve.ends, curve.running, color=colour, linewidth=2, label=label)
     unit, window = curves[0].unit, curves[0].window
     axes.set_xlim(0, max(int(curve.ends[-1]) for curve in curves))
-    axes.xaxis.set_major_formatter(_count)
+    axes.xaxis.set_major_formatter(COUNT)
     axes.set_xlabel(f"{unit}s of the document")
     axes.set_ylabel(f"bits per {unit}")
     axes.set_title(f"thick: from the beginning to there; steps: in windows of {window:,} {unit}s", fontsize="medium")
@@ -218,8 +206,11 @@ def _heads(axes: Axes, mean: npt.NDArray[np.float64]) -> QuadMesh:
     mesh = _mesh(axes, np.arange(D + 1) + 0.5, np.arange(L * H + 1), mean.reshape(L * H, D))  # distance + 1
     axes.set_xscale("log")
     axes.set_xlim(0.5, D + 0.5)
-    axes.xaxis.set_major_formatter(_count)
-    _layer_ticks(axes, L, H, "white", 0.8)
+    axes.xaxis.set_major_formatter(COUNT)
+    for layer in range(1, L):
+        axes.axhline(layer * H, color="white", linewidth=0.8)
+    axes.set_yticks(np.arange(L) * H + H / 2, [f"layer {layer}" for layer in range(L)])
+    axes.tick_params(axis="y", length=0)
     return mesh
 
 
@@ -248,7 +239,7 @@ def plot_training(log: Path, path: Path) -> None:
     below.plot([line["step"] for line in lines], [line["learning_rate"] for line in lines], color="C7")
     below.set_ylabel("learning rate")
     below.set_xlabel("updates")
-    below.xaxis.set_major_formatter(_count)
+    below.xaxis.set_major_formatter(COUNT)
     for axes in (above, below):
         axes.grid(alpha=0.3)
     save_picture(figure, path)

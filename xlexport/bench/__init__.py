@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from xlexport.errors import XlexportError
 from xlexport.families import architecture
 from xlexport.model_names import load_source
 from xlruntime.errors import OptionError
+from xlruntime.load_options import LoadOptions
 from xlruntime.model import Model, load
 from xlruntime.providers import import_onnxruntime
 
@@ -64,18 +65,12 @@ def sweep(
     weights: Path | None = None,
     trust: bool = False,
     purpose: Purpose = "score",
-    device: str = "cpu",
-    provider: str | None = None,
-    provider_options: Mapping[str, str] | None = None,
-    ops: str | Path = "auto",
-    strict_device: bool = False,
-    cuda_graphs: bool = False,
     repeats: int = 7,
     rounds: int = 3,
     profile: bool = False,
     precision: float = PRECISION,
     patience: float = math.inf,
-    **evaluation: Any,
+    **options: Any,
 ) -> Iterator[BenchReport]:
     """Measure steps with full memory for every combination, `rounds` times `repeats` of each side, in turns.
 
@@ -84,12 +79,11 @@ def sweep(
             Runtime's choice of threads.
         against: a checkpoint, or the name of a model, whose eager model is measured too.
         format, config, weights, trust: of that model, as in `load_source`; None: what `convert` was given.
-        device, provider, provider_options, ops, strict_device, cuda_graphs: as in `xlruntime.load`.
         purpose: `score`, or `generate` (one token after the other, without the time to draw a token).
         profile: also measure the time of each operator.
         precision: of ratios, see `measuring.disturbance`.
         patience: seconds after which no further round of a combination begins.
-        evaluation: other settings of the evaluation, see `Model.evaluation`.
+        options: of `xlruntime.load`, such as `device`, and other settings of the evaluation, see `Model.evaluation`.
 
     Yields:
         Each report as soon as it is complete; all reports of the first number of threads come first.
@@ -100,23 +94,15 @@ def sweep(
         CheckpointError, TrustError: as in `load_source`.
         XlexportError: the checkpoint and the bundle have different sizes.
     """
+    loading = {entry.name: options.pop(entry.name) for entry in fields(LoadOptions) if entry.name in options}
     sizes = list(dict.fromkeys(itertools.product(segment_len, mem_len, batch_size)))
     eager: EagerSide | None = None
     for number, count in enumerate(dict.fromkeys(threads)):
         import_onnxruntime()  # once for each process, so it is not part of loading
         started = time.perf_counter()
-        model = load(
-            folder,
-            device=device,
-            provider=provider,
-            provider_options=provider_options,
-            threads=count,
-            strict_device=strict_device,
-            cuda_graphs=cuda_graphs,
-            ops=ops,
-        )
+        model = load(folder, threads=count, **loading)
         load_seconds = time.perf_counter() - started
-        works = _works(model, purpose, sizes, evaluation)
+        works = _works(model, purpose, sizes, options)
         peak = None
         if number == 0:
             GraphSide(model, works[0]).step()  # the first step allocates

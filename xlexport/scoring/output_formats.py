@@ -93,18 +93,15 @@ def _csv(delimiter: str, columns: Columns) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def write_parquet(lines: Path, output: Path, known: Mapping[str, str] | None = None) -> None:
+def write_parquet(lines: Path, output: Path) -> None:
     """Write the objects of a file of JSON lines as the rows of a Parquet file.
 
     A column has the type of its values. Whole numbers among others become float64; values of several kinds, lists and
     objects become text. A column without values is float64, as most columns are numbers. The file is read twice.
-
-    Args:
-        known: columns that come first, each with the kind (bool, int, float or text) that it has without values.
     """
     import pyarrow.parquet
 
-    kinds = _kinds(_records(lines), known or {})
+    kinds = _kinds(_records(lines), {})
     schema = _schema(kinds)
     with pyarrow.parquet.ParquetWriter(output, schema) as writer:
         part: list[dict[str, Any]] = []
@@ -117,7 +114,11 @@ def write_parquet(lines: Path, output: Path, known: Mapping[str, str] | None = N
 
 
 def records_table(records: list[dict[str, Any]], known: Mapping[str, str]) -> Any:
-    """Return a table of records, with the columns and types of `write_parquet`."""
+    """Return a table of records, with the columns and types of `write_parquet`.
+
+    Args:
+        known: columns that come first, each with the kind (bool, int, float or text) that it has without values.
+    """
     import pyarrow
 
     kinds = _kinds(records, known)
