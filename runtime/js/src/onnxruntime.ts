@@ -61,7 +61,7 @@ export function setPlatform(chosen: Platform): void {
 
 /** A module of ONNX Runtime, with the rules for its use. */
 export class Runtime {
-  #last: Promise<unknown> = Promise.resolve();
+  readonly #turn = inTurn();
 
   private constructor(
     readonly ort: Ort,
@@ -152,11 +152,18 @@ export class Runtime {
 
   /** Call a function when no other call runs, if this platform allows only one at a time. */
   async #alone<T>(call: () => Promise<T>): Promise<T> {
-    if (this.parallel) return call();
-    const result = this.#last.then(call);
-    this.#last = result.catch(() => undefined);
-    return result;
+    return this.parallel ? call() : this.#turn(call);
   }
+}
+
+/** Return what runs calls, each after all that it was given before. */
+export function inTurn(): <T>(call: () => Promise<T>) => Promise<T> {
+  let last: Promise<unknown> = Promise.resolve();
+  return async (call) => {
+    const result = last.then(call);
+    last = result.catch(() => undefined);
+    return result;
+  };
 }
 
 async function hasAdapter(): Promise<boolean> {

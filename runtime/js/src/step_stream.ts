@@ -6,7 +6,7 @@ import { ArgumentError, OptionError, TooLongError } from "./errors.js";
 import type { EvaluationSettings } from "./evaluation.js";
 import { Memory } from "./memory.js";
 import { listed, shown } from "./messages.js";
-import type { OrtTensor, Tensors } from "./onnxruntime.js";
+import { inTurn, type OrtTensor, type Tensors } from "./onnxruntime.js";
 import { allFinite, product, zeros, type HostTensor, type Numbers } from "./safetensors.js";
 
 /** Arrays by the names of inputs or outputs, in the order (rows, steps, …). Booleans are 0 and 1 in a Uint8Array. */
@@ -21,7 +21,7 @@ type Layout = { name: string; dtype: string; sizes: readonly number[]; size: num
  * Methods wait for each other, so that calls take effect in their order. If one fails, the stream is as it was before it.
  */
 export class StepStream {
-  #last: Promise<unknown> = Promise.resolve();
+  readonly #alone = inTurn();
   #memory: Memory;
   readonly #inputs: readonly Layout[];
   readonly #outputs: readonly Layout[];
@@ -139,13 +139,6 @@ export class StepStream {
   /** Free the memory of the stream. Only buffers on a GPU need this; JavaScript frees all others. */
   async close(): Promise<void> {
     await this.#alone(async () => this.#memory.release());
-  }
-
-  /** Run `call` after all calls before it. */
-  async #alone<T>(call: () => Promise<T>): Promise<T> {
-    const result = this.#last.then(call);
-    this.#last = result.catch(() => undefined);
-    return result;
   }
 
   /** Return copies of the inputs, which the caller may change at once, and how many steps they have. */

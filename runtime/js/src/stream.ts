@@ -7,7 +7,7 @@ import { HeldText } from "./held_text.js";
 import type { Memory } from "./memory.js";
 import { counted } from "./messages.js";
 import type { Engine } from "./engine.js";
-import type { Tensors } from "./onnxruntime.js";
+import { inTurn, type Tensors } from "./onnxruntime.js";
 import { ruleOf, type Sampling, type SamplingOptions } from "./sampling.js";
 import { detailOf, joinDetail, lastOf, numbersOf, warningNotFinite, type Detail, type StreamScores } from "./scores.js";
 import { asIds, checkIds, utf8Bytes, type Ids } from "./tokenizers/tokenizer.js";
@@ -49,7 +49,7 @@ const NO_BYTES: Uint8Array = new Uint8Array(0);
  * take effect in their order. If one fails, the stream is as it was before it.
  */
 export class Stream {
-  #last: Promise<unknown> = Promise.resolve();
+  readonly #alone = inTurn();
   #held: number | null = null;
   #taken = 0;
   #text: HeldText;
@@ -246,13 +246,6 @@ export class Stream {
   /** Free the memory of the stream. Only buffers on a GPU need this; JavaScript frees all others. */
   async close(): Promise<void> {
     await this.#alone(async () => this.#memory.release());
-  }
-
-  /** Run `call` after all calls before it. */
-  async #alone<T>(call: () => Promise<T>): Promise<T> {
-    const result = this.#last.then(call);
-    this.#last = result.catch(() => undefined);
-    return result;
   }
 
   /** Run `call` alone, and undo what it did if it fails. */
