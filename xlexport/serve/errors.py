@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ KINDS = {
 _NAMES: dict[str, str] = {}  # what answers show instead of paths
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """A request that is answered with an error.
 
@@ -32,20 +34,14 @@ class ApiError(Exception):
         retry_after: seconds after which the client may try again; None: that would not help.
     """
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        code: str | None = None,
-        param: str | None = None,
-        retry_after: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.code = code
-        self.param = param
-        self.retry_after = retry_after
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    retry_after: int | None = None
+
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def headers(self) -> dict[str, str]:

@@ -184,8 +184,8 @@ class TensorDifference:
         fields |= {"own": self._over_all(self.own) if self.own else None, "passed": self.first_over is None}
         return fields | ({"per_segment": self.per_segment} if per_segment else {})
 
-    def add(self, graph: npt.NDArray[Any], model: Any, exact: Any | None) -> None:
-        """Add a segment's values of the graph, of the module, and of the module in float64."""
+    def add(self, graph: npt.NDArray[Any], model: Any, exact: Any = None) -> None:
+        """Add a segment's values of the graph, of the module, and of the module in float64, if it has any."""
         expected = model.numpy()
         sizes = np.abs(expected.astype(np.float64))
         self.sizes.append(float(sizes.max(initial=0.0, where=np.isfinite(sizes))))
@@ -339,10 +339,9 @@ def verify_steps(
                 results.append((result, carried[number]))
             computed = engine.run(RUN, memory, {name: np.ascontiguousarray(array) for name, array in arrays.items()})
             for name, difference in outputs.items():
-                difference.add(computed[name], *_both([result[name] for result, _ in results]))
+                difference.add(computed[name], *(result[name] for result, _ in results))
             for entry in memory.entries:
-                values = _both([state[entry.input] for _, state in results])
-                states[entry.input].add(memory.array(entry), *values)
+                states[entry.input].add(memory.array(entry), *(state[entry.input] for _, state in results))
             count, steps = count + 1, steps + next(iter(arrays.values())).shape[1]
             progress(count, segments)
     kernels = engine.kernels_used(engine.main_graph(RUN))
@@ -366,10 +365,6 @@ def _check_same(model: Any, engine: Engine) -> None:
         ]
         what = f"{engine.folder}: the module has {only[0] or 'fewer tensors'}, expected {only[1] or 'no others'}."
         raise ParityError(what, hint="Give the module of its conversion.")
-
-
-def _both(values: list[Any]) -> tuple[Any, Any]:
-    return values[0], values[1] if len(values) > 1 else None
 
 
 def _read(reader: Any, tensors: Mapping[str, Any], state: Any) -> tuple[Any, Any]:

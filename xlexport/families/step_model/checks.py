@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ from xlexport.errors import ExportError
 from xlexport.families.recurrent.checks import check_module
 from xlexport.families.recurrent.horizon import Horizon
 from xlexport.families.step_model.eager import StepEager, Tensors
-from xlruntime.bundle import RUN, Bundle
+from xlruntime.bundle import RUN
 from xlruntime.engine import Engine
-from xlruntime.evaluation import EvaluationSettings
 from xlruntime.memory import Memory
 from xlruntime.messages import listed, named
 
 __all__ = ["check_step_graph", "check_step_model", "own_words"]
+
+Ids = npt.NDArray[np.int64]
 
 PRIME = 61  # to whose remainders integers are reduced
 ROWS = 64  # of the table of inputs: enough that no two series are equal by chance
@@ -56,7 +58,7 @@ def check_step_graph(horizon: Horizon, eager: StepEager, engine: Engine, within:
     """Compare the graph with the module far from the first state; see `Horizon.check_graph`."""
     table = _table(eager)
     with own_words():
-        horizon.check_graph(table, table.n_token, _TableEngine(engine, table), within, seconds)
+        horizon.check_graph(table, table.n_token, _as_language_model(engine, table), within, seconds)
         _told(horizon)
 
 
@@ -174,31 +176,15 @@ def _numbers(output: Tensor) -> Tensor:
     return (output if output.is_floating_point() else output.to(torch.int64) % PRIME).double()
 
 
-class _TableEngine:
-    """The graphs of a step model as the checks of a language model's graphs see them.
+def _as_language_model(engine: Engine, table: Any) -> SimpleNamespace:
+    """Return the graphs of a step model as the checks of a language model's graphs see them."""
 
-    Attributes:
-        bundle: of the step model.
-    """
-
-    def __init__(self, engine: Engine, table: Any) -> None:
-        self._engine, self._table = engine, table
-
-    @property
-    def bundle(self) -> Bundle:
-        """The bundle of the step model."""
-        return self._engine.bundle
-
-    def new_memory(self, evaluation: EvaluationSettings, rows: int, capacity: int) -> Memory:
-        """Return fresh memory."""
-        return self._engine.new_memory(evaluation, rows, capacity)
-
-    def step(
-        self, purpose: str, memory: Memory, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
-    ) -> dict[str, npt.NDArray[Any]]:
+    def step(purpose: str, memory: Memory, tokens: Ids, targets: Ids) -> dict[str, npt.NDArray[Any]]:
         """Run the inputs for which tokens (B, S) stand; return the numbers (B, S) of the targets as `log_prob`."""
-        inputs = {name: value.numpy() for name, value in self._table.inputs(torch.from_numpy(tokens)).items()}
-        outputs = self._engine.run(RUN, memory, inputs)
+        inputs = {name: value.numpy() for name, value in table.inputs(torch.from_numpy(tokens)).items()}
+        outputs = engine.run(RUN, memory, inputs)
         tensors = {name: torch.from_numpy(np.array(value)) for name, value in outputs.items()}
-        numbers = self._table.logits("run", tensors, tokens.shape)
+        numbers = table.logits("run", tensors, tokens.shape)
         return {"log_prob": numbers.gather(2, torch.from_numpy(targets)[..., None])[..., 0].numpy()}
+
+    return SimpleNamespace(bundle=engine.bundle, new_memory=engine.new_memory, step=step)
