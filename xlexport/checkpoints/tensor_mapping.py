@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Origin", "TensorMapping", "problems_listed", "same"]
+__all__ = ["Origin", "TensorMapping", "model_config", "problems_listed", "same"]
 
 MOST_LISTED = 40  # problems, or numbers of layers; no honest file has more different problems
 
@@ -34,6 +34,22 @@ class Origin:
     shape: tuple[int, ...]
     rows: tuple[int, int] | None = None
     index: int | None = None
+
+
+def model_config(
+    kind: Any, path: Path, values: Mapping[str, Any], hint: str = "Give the configuration that it was trained with."
+) -> Any:
+    """Return the `kind` of configuration with these values.
+
+    Raises:
+        CheckpointError: a field lacks a value, or cannot have the one it gets.
+    """
+    from xltraining.errors import ConfigError
+
+    try:
+        return kind.from_dict(values)
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{path}: {str(error).removesuffix('.')}.", hint=hint) from error
 
 
 def same(one: Tensor, other: Tensor) -> bool:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.source import SourceCheckpoint, float_notes, model_source
-from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping
-from xlexport.errors import CheckpointError
+from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping, model_config
 from xlruntime.messages import shown
 
 if TYPE_CHECKING:
@@ -95,10 +94,10 @@ def reformer_source(
     import torch
 
     from xltraining.checkpoint import Checkpoint
-    from xltraining.reformer import Reformer
+    from xltraining.reformer import Reformer, ReformerConfig
     from xltraining.reformer.lsh import draw_rotations
 
-    config = _config(path, values)
+    config = model_config(ReformerConfig, path, values)
     with torch.device("meta"):
         shapes = {name: tuple(tensor.shape) for name, tensor in Reformer(config).state_dict().items()}
     mapping, state_dict = TensorMapping(tensors), {}
@@ -129,14 +128,3 @@ def reformer_source(
         tokenizer=tokenizer,
         notes=[*notes, *float_notes(tensors)],
     )
-
-
-def _config(path: Path, values: Mapping[str, Any]) -> "ReformerConfig":
-    from xltraining.errors import ConfigError
-    from xltraining.reformer import ReformerConfig
-
-    try:
-        return ReformerConfig.from_dict(values)
-    except (ConfigError, TypeError) as error:
-        problem = str(error).removesuffix(".")
-        raise CheckpointError(f"{path}: {problem}.", hint="Give the configuration that it was trained with.") from error

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.files import CONFIG
 from xlexport.checkpoints.source import Note, SourceCheckpoint, model_source
-from xlexport.checkpoints.tensor_mapping import problems_listed
+from xlexport.checkpoints.tensor_mapping import model_config, problems_listed
 from xlexport.checkpoints.tensorflow_bundle import TensorBundle, ends_as_table, open_tensor_bundle
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlexport.extras import require
@@ -88,7 +88,6 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """
     require("convert")
     from xltraining.checkpoint import Checkpoint
-    from xltraining.errors import ConfigError
     from xltraining.transformer_xl import TransformerXLConfig
 
     evaluation = with_evaluation(path, {}, config)
@@ -96,13 +95,8 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     evaluation.pop("ext_len", None)
     bundle = open_tensor_bundle(_prefix(path))
     sizes = _sizes(bundle)
-    try:
-        ours = TransformerXLConfig.from_dict({**sizes, **evaluation})
-    except (ConfigError, TypeError) as error:
-        raise CheckpointError(
-            f"{bundle.prefix}: {str(error).removesuffix('.')}.",
-            hint="Give a checkpoint of the authors' TensorFlow code.",
-        ) from error
+    hint = "Give a checkpoint of the authors' TensorFlow code."
+    ours = model_config(TransformerXLConfig, bundle.prefix, {**sizes, **evaluation}, hint)
     state_dict, notes = _read(bundle, ours)
     return model_source(
         bundle.prefix,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from xlexport.checkpoints.source import Note, SourceCheckpoint, float_kinds, float_notes, model_source
-from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping, problems_listed, same
+from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping, model_config, problems_listed, same
 from xlexport.errors import CheckpointError
 from xlexport.families.options import spellings
 from xlruntime.messages import shown
@@ -452,7 +452,6 @@ def torch_source(
             all problems.
     """
     from xltraining.checkpoint import Checkpoint
-    from xltraining.errors import ConfigError
     from xltraining.transformer_xl import TransformerXLConfig
 
     require_supported(path, settings, tensors, attn_types)
@@ -483,13 +482,8 @@ def torch_source(
         **settings,
     }
     values["tie_projs"] = _tie_for_each_cluster(values)
-    try:
-        config = TransformerXLConfig.from_dict(
-            {name: value for name, value in values.items() if name not in NOT_FIELDS}
-        )
-    except (ConfigError, TypeError) as error:
-        reason = str(error).removesuffix(".")
-        raise CheckpointError(f"{path}: {reason}.", hint="Give the configuration that it was trained with.") from error
+    fields = {name: value for name, value in values.items() if name not in NOT_FIELDS}
+    config = model_config(TransformerXLConfig, path, fields)
     state_dict = canonical_tensors(
         path, config, tensors, reversed_clusters=code_base.reversed_clusters, tables_are_cut=tables_are_cut
     )
