@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from xltraining.messages import renamed
 
+MOVED = ("FORMATS", "CheckpointFormat", "format_names", "load")
 
-def __getattr__(name: str) -> NoReturn:
-    """Name the replacement of what has moved."""
-    if name in ("FORMATS", "CheckpointFormat", "format_names", "load"):
-        raise ImportError(f"xlexport.checkpoints.{name} has moved: use xlexport.formats.{name}.")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = renamed(__name__, {name: f"xlexport.formats.{name}" for name in MOVED})

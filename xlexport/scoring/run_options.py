@@ -1,6 +1,6 @@
 """Name the replacements of what was here."""
 
-from typing import NoReturn
+from xltraining.messages import renamed
 
 MOVED = {
     "RunOptions": "score_options.ScoreOptions",
@@ -9,9 +9,4 @@ MOVED = {
     "chosen_bos": "begin_token.chosen_bos",
 }
 
-
-def __getattr__(name: str) -> NoReturn:
-    """Name the replacement of what has moved."""
-    if name in MOVED:
-        raise ImportError(f"xlexport.scoring.run_options.{name} has moved: use xlexport.scoring.{MOVED[name]}.")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = renamed(__name__, {old: f"xlexport.scoring.{new}" for old, new in MOVED.items()})
