@@ -334,15 +334,9 @@ def parquet_rows(entry: Input, reading: Reading) -> Iterator[Row]:
                 for place in range(batch.num_rows):
                     number += 1
                     yield _row(batch, place, f"{entry.name}:{number}", reading)
-    except TextError as error:
-        yield Row(entry.name, error)
-    except OSError as error:
-        if isinstance(error, pyarrow.ArrowException) or error.errno is None:
-            yield Row(entry.name, _unreadable(entry.name, number, error))
-        else:
-            yield Row(entry.name, error)
-    except pyarrow.ArrowException as error:
-        yield Row(entry.name, _unreadable(entry.name, number, error))
+    except (TextError, OSError, pyarrow.ArrowException) as error:
+        of_arrow = isinstance(error, pyarrow.ArrowException) or (isinstance(error, OSError) and error.errno is None)
+        yield Row(entry.name, _unreadable(entry.name, number, error) if of_arrow else error)
 
 
 def _check_groups(metadata: Any, name: str) -> None:
