@@ -98,29 +98,6 @@ class BundleName(ModelName):
         return bundle_folder(super().convert(value, param, ctx))
 
 
-class Integers(click.ParamType[tuple[int, ...]]):
-    """A list of integers separated by commas: with `some` at least one, none smaller than `at_least`."""
-
-    name = "integers"
-
-    def __init__(self, some: bool = False, at_least: int | None = None) -> None:
-        self.some, self.at_least = some, at_least
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Return the integers of an option."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            integers = tuple(int(part) for part in value.split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r} is not a list of integers separated by commas.", param, ctx)
-        if self.some and not integers:
-            self.fail("an empty list; give integers separated by commas.", param, ctx)
-        if self.at_least is not None and any(integer < self.at_least for integer in integers):
-            self.fail(f"{value!r} is not a list of integers of at least {self.at_least}.", param, ctx)
-        return integers
-
-
 class Several(click.ParamType[tuple[Any, ...]]):
     """A list of values separated by commas.
 
@@ -140,6 +117,23 @@ class Several(click.ParamType[tuple[Any, ...]]):
             return tuple(self.kind(part.strip()) for part in value.split(",") if part.strip())
         except ValueError:
             self.fail(f"{value!r} is not a list of {self.name} separated by commas.", param, ctx)
+
+
+class Integers(Several):
+    """A list of integers separated by commas: with `some` at least one, none smaller than `at_least`."""
+
+    def __init__(self, some: bool = False, at_least: int | None = None) -> None:
+        super().__init__("integers", int)
+        self.some, self.at_least = some, at_least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the integers of an option."""
+        integers = super().convert(value, param, ctx)
+        if self.some and not integers:
+            self.fail("an empty list; give integers separated by commas.", param, ctx)
+        if self.at_least is not None and any(integer < self.at_least for integer in integers):
+            self.fail(f"{value!r} is not a list of integers of at least {self.at_least}.", param, ctx)
+        return integers
 
 
 class OutputFile(click.Path):
