@@ -232,14 +232,13 @@ def verify(
     eager: Any
     if reference is not None:
         eager = Reference(load_reference(reference, trust=trust) if isinstance(reference, str) else reference)
-    elif isinstance(model, str | Path):
-        record = engine.bundle
-        source = load_source(model, format, config, weights=_path(weights), trust=trust, bundle=record)
-        _check_kind(engine, source)
-        eager = source.build_model
     else:
-        assert model is not None
-        source = read(model, n_token=engine.bundle.vocab_size)
+        if isinstance(model, str | Path):
+            record = engine.bundle
+            source = load_source(model, format, config, weights=_path(weights), trust=trust, bundle=record)
+        else:
+            assert model is not None
+            source = read(model, n_token=engine.bundle.vocab_size)
         _check_kind(engine, source)
         eager = source.build_model
     ids = _ids(engine, text, as_ids, eager)
