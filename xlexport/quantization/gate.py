@@ -249,7 +249,7 @@ def products_to_keep(
         return {}, first
     tell(f"{first.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed: measuring each weight matrix alone")
     effects = {name: effect_of(name) for name in names if name not in always}
-    worst = sorted(effects, key=lambda name: -_rank(effects[name]))
+    worst = sorted(effects, key=lambda name: -math.inf if math.isnan(effects[name]) else -effects[name])
     most = len(names) // 2 - len(always)
     low, high, difference = 0, min(1, most), first
     while not difference.within(limit):  # double the number until it is enough
@@ -275,7 +275,3 @@ def products_to_keep(
         else:
             low = middle
     return {name: effects[name] for name in worst[:high]}, difference
-
-
-def _rank(effect: float) -> float:
-    return math.inf if math.isnan(effect) else effect
