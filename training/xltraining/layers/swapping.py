@@ -33,7 +33,7 @@ _LARGE_BLOCK = 1 << 16  # bytes
 
 
 class _Mapped:
-    """Copies of tensors in a file without a name, which the kernel deletes with the process."""
+    """Places for copies of tensors in a file without a name, which the kernel deletes with the process."""
 
     def __init__(self, folder: Path | None, like: Sequence[Tensor]) -> None:
         places, size = [], 0
@@ -54,8 +54,6 @@ class _Mapped:
             torch.frombuffer(self._map, dtype=tensor.dtype, count=tensor.numel(), offset=place).view(tensor.shape)
             for tensor, place in zip(like, places, strict=True)
         ]
-        for own, tensor in zip(self.tensors, like, strict=True):
-            own.copy_(tensor.detach())
 
     def release(self) -> None:
         """Give the pages back; the file keeps what was written to them."""
@@ -63,12 +61,10 @@ class _Mapped:
 
 
 class _OnHost:
-    """Copies of tensors in memory of the host, pinned for fast copies to a GPU."""
+    """Places for copies of tensors in memory of the host, pinned for fast copies to a GPU."""
 
     def __init__(self, like: Sequence[Tensor], pinned: bool) -> None:
         self.tensors = [torch.empty(one.shape, dtype=one.dtype, device="cpu", pin_memory=pinned) for one in like]
-        for own, tensor in zip(self.tensors, like, strict=True):
-            own.copy_(tensor.detach())
 
     def release(self) -> None:
         """Do nothing: this memory is where the tensors belong."""
@@ -134,7 +130,11 @@ class LayerStore:
         layer.release()
 
     def _kept(self, like: Sequence[Tensor]) -> _Kept:
-        return _OnHost(like, self.device.type == "cuda") if self.copies else _Mapped(self.folder, like)
+        """Return copies of tensors at rest."""
+        kept = _OnHost(like, self.device.type == "cuda") if self.copies else _Mapped(self.folder, like)
+        for own, tensor in zip(kept.tensors, like, strict=True):
+            own.copy_(tensor.detach())
+        return kept
 
     @contextmanager
     def present(self, index: int, following: int) -> Iterator[None]:

@@ -299,16 +299,20 @@ class TrainingRun:
         score = self.log.valid_bits
         if score is not None and (self.best is None or score < self.best):
             self.best = score
-            weights = self.updates.weights()
-            if self.processes.is_first:
-                save_checkpoint(
-                    self.out_dir / BEST_NAME,
-                    self.model.config,
-                    weights,
-                    tokenizer=self.task.tokenizer,
-                    about=self.about,
-                    release=self.updates.release,
-                )
+            self._write(self.out_dir / BEST_NAME, self.updates.weights())
+
+    def _write(self, path: Path, weights: Mapping[str, Tensor], training: dict[str, Any] | None = None) -> None:
+        """Write a checkpoint in the first process."""
+        if self.processes.is_first:
+            save_checkpoint(
+                path,
+                self.model.config,
+                weights,
+                training=training,
+                tokenizer=self.task.tokenizer,
+                about=self.about,
+                release=self.updates.release,
+            )
 
     def _diverged(self, what: str) -> TrainingDivergedError:
         return TrainingDivergedError(
@@ -342,16 +346,7 @@ class TrainingRun:
             "groups": self.updates.groups,
             "averaging": self.updates.averaging(),
         }
-        if self.processes.is_first:
-            save_checkpoint(
-                self.checkpoint,
-                self.model.config,
-                weights,
-                training=training,
-                tokenizer=self.task.tokenizer,
-                about=self.about,
-                release=self.updates.release,
-            )
+        self._write(self.checkpoint, weights, training)
         self.processes.wait()
 
     def restore(self) -> int:

@@ -227,16 +227,13 @@ class Updates:
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights to save, whole: those of `evaluated`; every process must call this."""
-        state = self.evaluated.state_dict()
-        if not self.sharded:
-            return state
-        from xltraining.loop.sharding import whole
-
-        return cast(dict[str, Tensor], whole(state))
+        return cast(dict[str, Tensor], self._whole(self.evaluated.state_dict()))
 
     def optimizer_state(self) -> Any:
         """Return the optimizer's state, whole; every process must call this."""
-        state = self.optimizers.state_dict()
+        return self._whole(self.optimizers.state_dict())
+
+    def _whole(self, state: Any) -> Any:
         if not self.sharded:
             return state
         from xltraining.loop.sharding import whole
