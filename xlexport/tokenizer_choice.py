@@ -23,7 +23,7 @@ from xlruntime.tokenizers.tokenizer_file import read_tokenizer_json
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary
 from xltraining.data.tokenizer_file import TokenizerFile
 
-__all__ = ["TokenizerChoice", "choose_tokenizer", "file_kind", "settled_of", "tokenizer_library"]
+__all__ = ["FILES", "TokenizerChoice", "choose_tokenizer", "file_kind", "settled_of", "tokenizer_library"]
 
 FILES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
 NEARBY = (

@@ -18,7 +18,7 @@ from xlexport.errors import XlexportError
 from xlexport.extras import require
 from xlexport.prepare.counting import SymbolCounts
 from xlexport.scoring.inputs import Input, open_text
-from xlexport.tokenizer_choice import file_kind, settled_of
+from xlexport.tokenizer_choice import FILES, file_kind, settled_of
 from xlruntime import TextError
 from xlruntime.bundle import TokenizerEntry
 from xlruntime.documents import TextCounts, Tokenizer, text_pieces
@@ -28,7 +28,6 @@ from xlruntime.tokenizers.vocabulary import Vocabulary
 __all__ = ["PreparedTokenizer", "counted", "given", "trained"]
 
 EOS, UNK = "<eos>", "<unk>"
-NAMES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
 SAMPLE = 1 << 24  # bytes of text, about, on which subwords are trained at most; libraries keep them in memory
 LONGEST_LINE = 1 << 16  # characters; a longer line may be cut
 # Ids 0 to 2 of pairs (`xltraining.encoder_decoder.config`). No text has these pieces, because byte-level BPE never
@@ -59,7 +58,7 @@ class PreparedTokenizer:
     @property
     def file(self) -> str | None:
         """The name of its file; None for bytes."""
-        return NAMES.get(self.kind)
+        return FILES.get(self.kind)
 
 
 def counted(
@@ -138,7 +137,7 @@ def trained(
     """
     kind = SUBWORDS[unit]
     require(None, kind)
-    path = folder / NAMES[kind]
+    path = folder / FILES[kind]
     try:
         lines = _sample(files)
         if pairs:

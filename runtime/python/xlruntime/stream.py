@@ -65,8 +65,7 @@ class Scores:
 
     def __getitem__(self, part: slice) -> Scores:
         """Return the scores of a part of the tokens."""
-        places, log_probs = (self.index[part], self.tokens[part]), self.log_probs[part]
-        return Scores(*places, log_probs, self.context[part], self.tokenizer)
+        return Scores(self.index[part], self.tokens[part], self.log_probs[part], self.context[part], self.tokenizer)
 
     def __repr__(self) -> str:
         place = f" from {self.index[0]}" if len(self) else ""
