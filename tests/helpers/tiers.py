@@ -2,7 +2,7 @@
 
 `pytest` runs the first tier, `pytest -m full` the second and `pytest -m native` the third. Of the cases of a test
 function, the second tier tries `CASES`, spread over their list, unless its mark says `full(every=True)`.
-`pytest -m release` runs before a release: all cases, and what costs most.
+Before a release, `pytest -m 'full or release'` runs all cases, and what costs most.
 """
 
 from __future__ import annotations
