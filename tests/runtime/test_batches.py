@@ -15,6 +15,7 @@ import pytest
 from tests.helpers.paths import EMPTY, ZEROS
 from tests.runtime.conftest import Close, RandomIds
 from xlruntime import Document, Memory, Model, OptionError
+from xlruntime.scorer import Scorer
 
 LENGTHS = (200, 1, 600, 63, 2, 1000, 64, 65)
 
@@ -108,3 +109,14 @@ def test_long_document_is_read_piece_by_piece(bytes_model: Model) -> None:
 def test_batch_size_out_of_range_is_refused_at_once(batch_size: int, bytes_model: Model) -> None:
     with pytest.raises(OptionError, match=f"batch size is {batch_size}, at least 1 is needed"):
         bytes_model.score(["text"], batch_size=batch_size)
+
+
+@pytest.mark.parametrize("bos", [True, -1, 256])
+def test_begin_token_out_of_range_is_refused_at_once(bos: int, bytes_model: Model) -> None:
+    with pytest.raises(OptionError, match=f"bos is {bos}, expected 0 to 255, or False for no token"):
+        bytes_model.score(["text"], bos=bos)
+
+
+def test_ends_of_words_need_one_document_at_a_time(bytes_model: Model) -> None:
+    with pytest.raises(OptionError, match="one document at a time, but batch size is 2"):
+        Scorer(bytes_model, bytes_model.evaluation(), 2, starts_word=np.zeros(256, bool))

@@ -152,6 +152,11 @@ def test_sampling_option_out_of_range_is_refused(settings: dict[str, Any]) -> No
         Sampling(**settings)
 
 
+def test_limits_that_are_just_allowed() -> None:
+    logits = np.random.default_rng(0).normal(size=9).astype(np.float32)
+    assert Sampling(min_p=1, repetition_window=1).draw(logits, Sampling(seed=1).rng()) == logits.argmax()
+
+
 def test_temperature_zero_takes_the_likeliest_token(variant: Model, random_ids: RandomIds) -> None:
     """Compare with the detail graph, which ranks the drawn tokens; draw enough to wrap the ring often."""
     prompt = random_ids(21, vocab_size=variant.bundle.vocab_size)
