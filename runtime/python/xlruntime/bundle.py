@@ -32,10 +32,12 @@ from .evaluation import EvaluationRules, EvaluationSettings, FreshMemory, Length
 from .json_fields import OPTIONAL, Pattern, Size, read_fields
 from .limits import Limits, parse_json
 from .messages import listed, named, quoted, shown
+from .operator_domain import DOMAIN
 from .tokenizer_entry import TextToken, TokenizerEntry
 
 __all__ = [
     "DIGEST",
+    "DOMAIN",
     "EACH",
     "ENCODE",
     "FIRST_MEMORY_FILE",
