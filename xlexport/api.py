@@ -396,7 +396,9 @@ def configure(
             text = readme.read_text("utf-8", "surrogateescape")
             text = text.replace(defaults(before.settings), defaults(after.settings))
             readme.write_text(text, "utf-8", "surrogateescape")
-        if ANSWERS_FILE in after.files and all(graph.format == "onnx" for graph in after.graphs.values()):
+        # Others have settings of their own, on which neither outputs nor scores of targets depend.
+        is_onnx = all(graph.format == "onnx" for graph in after.graphs.values())
+        if ANSWERS_FILE in after.files and is_onnx and after.purpose != RUN and after.encoder is None:
             write_manifest(folder, after)
             after = with_answers(folder, after, _new_answers(bundle, folder), tell)
         write_manifest(folder, after)

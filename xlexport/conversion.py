@@ -43,6 +43,7 @@ from xlexport.tokenizer_choice import TokenizerChoice, choose_tokenizer
 from xlexport.verification import segments_to_read, verify
 from xlexport.verification.answers import answers_of_model, with_answers
 from xlexport.verification.parity import ParityReport
+from xlexport.verification.step_answers import answers_of_steps
 from xlexport.verification.step_models import SEGMENTS, random_series, read_series, verify_steps
 from xlexport.verification.text import VerificationText, check_verify_text, verify_text
 from xlruntime import __version__
@@ -237,8 +238,7 @@ class _Draft:
             self.horizon.check_graph(model.module, model.config.n_token, exported, within, seconds)
             self.report = replace(self.report, cuts_compared=self.horizon.compared)
             self._write_manifest()
-        if self.bundle.encoder is None:
-            self._write_answers(exported)
+        self._write_answers(exported)
         self._write_report()
 
     def _write_report(self) -> None:
@@ -299,6 +299,9 @@ class _StepDraft(_Draft):
             check_step_graph(self.horizon, build(), exported, TOLERANCE, time.monotonic() - self.began)
             report = replace(report, cuts_compared=self.horizon.compared)
             self._write_manifest()
+        answers = answers_of_steps(exported, build, report)
+        self.bundle = with_answers(self.folder, self.bundle, answers, self.tell)
+        self._write_manifest()
         self.report = report
         self._write_report()
 

@@ -135,8 +135,8 @@ def test_known_answers_of_a_bundle(
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("encoder_decoder/translator", "encoder-decoders have none"),
-        ("relative_attention/bundle", "the bundle has none: an earlier version wrote it, or its text did not suit"),
+        ("encoder_decoder/translator", "the bundle has none: an earlier version wrote it, or its inputs did not suit"),
+        ("relative_attention/bundle", "the bundle has none: an earlier version wrote it, or its inputs did not suit"),
     ],
 )
 def test_bundle_without_known_answers_says_why(name: str, reason: str) -> None:

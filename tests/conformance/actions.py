@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from xlruntime.known_answers import ANSWERS_FILE
 
 MANIFEST, DIGEST = "bundle.json", "bundle.json.sha256"
 
@@ -51,3 +53,27 @@ class Files:
         manifest = json.loads((self.kit / "bundles" / bundle / MANIFEST).read_text("utf-8"))
         change(manifest)
         return self.manifest(name, manifest)
+
+
+def answer_actions(name: str, changes: Callable[[Any], tuple[Any, Any]], files: Files) -> Iterator[Case]:
+    """Yield actions that compare known answers: the bundle's own, one that is wrong, and one that breaks a rule.
+
+    Args:
+        changes: returns the answers with one that is wrong, and answers that break a rule.
+    """
+    answers = json.loads((files.kit / "bundles" / name / ANSWERS_FILE).read_text("utf-8"))
+    wrong, invalid = changes(answers)
+    count = answers["steps"] if "steps" in answers else len(answers["log_probs"])
+    yield {"do": "check", "expect": {"passed": True, "tokens": count}}
+    yield _with_answers(name, "wrong", wrong, files)
+    yield {"do": "check", "expect": {"passed": False}}
+    yield _with_answers(name, "invalid", invalid, files)
+    yield refused({"do": "check"}, "bundle_format")
+
+
+def _with_answers(name: str, kind: str, answers: Mapping[str, Any], files: Files) -> Case:
+    """Return an action that opens a bundle with other known answers."""
+    raw = json.dumps(answers).encode()
+    digest = {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    changed = files.edited(name, f"{name}_{kind}", lambda manifest: manifest["files"].update({ANSWERS_FILE: digest}))
+    return opening(name, {**changed, ANSWERS_FILE: files.add(f"{name}_{kind}.{ANSWERS_FILE}", raw)})

@@ -15,7 +15,7 @@ from xlexport.families.step_model.inputs import input_specs
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.model_names import load_source
 
-from .actions import Case, Files, opening, refused
+from .actions import Case, Files, answer_actions, opening, refused
 from .player import values
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "models"
@@ -52,6 +52,14 @@ def _inputs(config: Any, rows: int, steps: int) -> dict[str, torch.Tensor]:
     return {name: spec.random(rows, steps, random) for name, spec in input_specs(config["inputs"]).items()}
 
 
+def _changes(answers: Any) -> tuple[Any, Any]:
+    """Return answers of which one is wrong, and answers that break a rule."""
+    output = next(iter(answers["outputs"]))
+    beyond = answers["outputs"][output][-1] - 2 * answers["bounds"][output]
+    outputs = {**answers["outputs"], output: [*answers["outputs"][output][:-1], beyond]}
+    return {**answers, "outputs": outputs}, {**answers, "steps": answers["steps"] + 1}
+
+
 def step_cases(files: Files, name: str, config: Any, rows: int) -> Iterator[Case]:
     """Yield the cases of a bundle; what they expect is recorded from `xlruntime`, but for refusals."""
     inputs, begin = _inputs(config, rows, sum(PIECES)), 0
@@ -70,6 +78,7 @@ def step_cases(files: Files, name: str, config: Any, rows: int) -> Iterator[Case
     actions += [{"do": "restore", "state": f"{name}_run", "as": "r"}, run("r", again), run("t", again)]
     actions += [refused({**run("t", again), "inputs": {}}, "argument"), {"do": "reset", "stream": "s"}, run("s", again)]
     yield {"name": f"run_{name}", "actions": actions}
+    yield {"name": f"answers_{name}", "actions": [opening(name), *answer_actions(name, _changes, files)]}
     if not name.startswith("fixed_") and name == POLICIES[-1]:
         for wrong, change in WRONG.items():
             edited = files.edited(name, f"{name}_{wrong}", change)

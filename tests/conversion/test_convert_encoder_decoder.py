@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -12,6 +16,7 @@ from click.testing import CliRunner, Result
 from experiments.translate import main as translate_lines
 from tests.helpers import export_cache
 from tests.helpers.invoking import Invoke
+from tests.helpers.manifests import edit_manifest
 from tests.helpers.tiny import tiny_encoder_decoder
 from xlexport.bundles import open_any_bundle
 from xlexport.conversion import convert
@@ -20,7 +25,9 @@ from xlexport.errors import ExportError, ParityError, QuantizationError
 from xlexport.formats import load
 from xlexport.quantization.gate import log_probs
 from xlexport.verification import verify
-from xlruntime import Translator
+from xlruntime import BundleFormatError, BundleGraphError, Translator, load_translator
+from xlruntime.bundle_files import digest_file
+from xlruntime.known_answers import ANSWERS_FILE, KnownTargets
 from xltraining.checkpoint import save_checkpoint
 
 pytestmark = pytest.mark.full
@@ -46,6 +53,9 @@ def test_bundle_equals_the_trained_model_over_carried_steps(
     assert report.rounding is not None and 0 < report.rounding.model_rms < 2e-6
     bundle = open_any_bundle(tmp_path / "bundle", threads=1)
     assert isinstance(bundle, Translator) and bundle.encoder.source_len == 12
+    answers = KnownTargets.read(bundle)
+    assert answers is not None and bundle.check().passed
+    assert bundle.tokenizer.decode(list(answers.source)) not in pairs.read_text()  # the default text
 
     changed = tiny_encoder_decoder()
     with torch.no_grad():
@@ -66,6 +76,35 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with export_cache.cached_exports():
         convert(load(folder / "checkpoint.pt"), folder / "onnx", ConversionOptions(threads=1))
     return folder
+
+
+def test_known_answers_are_scores_of_the_trained_model(
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = Path(shutil.copytree(wide / "onnx", tmp_path / "bundle"))
+    model = load_translator(folder, threads=1, check="once")
+    answers, result = KnownTargets.read(model), model.check()
+    assert answers is not None and result.passed and result.certain
+    assert answers.settings["segment_len"] < result.tokens == len(answers.log_probs) <= model.longest_target
+    scores = model.token_log_probs(list(answers.source), list(answers.tokens[1:-1]))
+    np.testing.assert_allclose(scores, answers.log_probs, rtol=0, atol=min(answers.bounds))
+
+    def change(**fields: Any) -> None:
+        (folder / ANSWERS_FILE).write_text(json.dumps(dataclasses.asdict(answers) | fields), "utf-8")
+        digest = dataclasses.asdict(digest_file(folder / ANSWERS_FILE))
+        edit_manifest(folder, lambda manifest: manifest["files"].update({ANSWERS_FILE: digest}))
+
+    first, second, *rest = answers.log_probs
+    change(log_probs=(first, second + 2 * answers.bounds[1], *rest))
+    with pytest.raises(BundleGraphError, match="token 2 of the known answers has the log-probability -"):
+        load_translator(folder, threads=1, ops="none", check="once")
+    change(source=answers.source[::-1])
+    assert load_translator(folder, threads=1).check().passed is False
+    for source, message in (((70_000,), "the token 70000, expected 0 to"), ((3,) * 13, "has 13 tokens, the model")):
+        change(source=source)
+        with pytest.raises(BundleFormatError, match=f"source has {message.removeprefix('has ')}"):
+            load_translator(folder, threads=1).check()
 
 
 @pytest.mark.release
@@ -98,6 +137,7 @@ def test_quantization_is_measured_on_targets(wide: Path, tmp_path: Path, invoke:
         assert shown["tokens"] == targets and 0 < abs(shown["delta_bits_per_token"]) <= 0.01 and shown["speed"] is None
         bundle = open_any_bundle(tmp_path / "small", threads=1)
         assert isinstance(bundle, Translator) and bundle.bundle.precision == dtype
+        assert bundle.check().passed and not bundle.check().certain
         with pytest.raises(QuantizationError, match="the first pair has more than 5 tokens"):
             log_probs(bundle, bundle.tokenizer.encode("a pai"))
     assert "an encoder-decoder is measured on pairs" in invoke(*quantize).err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import save_file
 
-from tests.helpers.manifests import seal
+from tests.helpers.manifests import edit_manifest, seal
 from xlruntime.bundle_files import digest_file
+from xlruntime.known_answers import ANSWERS_FILE, KnownSteps
 
-__all__ = ["FIRST_HIDDEN", "LONGEST", "run_steps", "write_step_bundle"]
+__all__ = ["FIRST_HIDDEN", "LONGEST", "give_step_answers", "run_steps", "write_step_bundle"]
 
 Array = npt.NDArray[Any]
 
@@ -69,6 +72,28 @@ def write_step_bundle(folder: Path, *, fixed: dict[str, int] | None = None, max_
         },
     }
     seal(folder, json.dumps(manifest, indent=1).encode())
+    return folder
+
+
+def give_step_answers(folder: Path, change: Callable[[dict[str, Any]], object] = lambda answers: None) -> Path:
+    """Write what NumPy computes of 10 steps as a bundle's known answers, changed; return the folder."""
+    random = np.random.default_rng(3)
+    observation, active = random.uniform(-1, 1, (1, 10, 3)).astype(np.float32), random.random((1, 10)) < 0.7
+    action, counts, hidden, count = run_steps(observation, active, FIRST_HIDDEN[None], np.zeros((1, 1), np.int64))
+    answers = KnownSteps(
+        settings={"segment_len": 3},
+        steps=10,
+        inputs={"observation": tuple(observation.ravel().tolist()), "active": tuple(map(int, active.ravel()))},
+        outputs={"action": tuple(action.ravel().tolist()), "counts": tuple(counts.ravel().tolist())},
+        bounds={"action": 1e-5, "counts": 0.5},
+        memory={"hidden": hidden.shape, "count": count.shape},
+        certain=True,
+    )
+    fields = json.loads(json.dumps(dataclasses.asdict(answers)))
+    change(fields)
+    (folder / ANSWERS_FILE).write_text(json.dumps(fields), "utf-8")
+    digest = dataclasses.asdict(digest_file(folder / ANSWERS_FILE))
+    edit_manifest(folder, lambda manifest: manifest["files"].update({ANSWERS_FILE: digest}))
     return folder
 
 

@@ -12,9 +12,11 @@ import pytest
 from tests.helpers.c_library import c_runtime
 from tests.helpers.c_runtime import CError, CRuntime
 from tests.helpers.paths import golden_bundle
+from tests.helpers.step_bundles import give_step_answers, write_step_bundle
 from tests.runtime.conftest import bundle_copy
 from tests.runtime.test_check_once import cache
 from tests.runtime.test_known_answers import SETTINGS, TOKENS, give_answers, uncertain, wrong
+from tests.step_models.test_known_steps import other_count
 from xlruntime.check_once import checks_folder
 
 pytestmark = pytest.mark.native
@@ -85,3 +87,12 @@ def test_cache_that_nobody_can_write_means_a_check_each_time(
 
 def test_older_bundle_opens(cache: Path, c_runtime: CRuntime) -> None:
     assert warning_of(c_runtime, golden_bundle("relative_attention")) == "" and not cache.exists()
+
+
+def test_a_step_model_is_compared_once(tmp_path: Path, c_runtime: CRuntime) -> None:
+    folder = give_step_answers(write_step_bundle(tmp_path / "bundle"))
+    for _ in range(2):
+        assert warning_of(c_runtime, folder) == "" and len(list(checks_folder().iterdir())) == 1
+    give_step_answers(folder, other_count)
+    with pytest.raises(CError, match=": step 5 of the known answers has the output 'counts' 4, expected 5"):
+        c_runtime.load(folder, check_once=True)

@@ -101,13 +101,13 @@ def bundle_with(no_text_model: Model, tmp_path: Path) -> Callable[[str, Path], P
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Record the purpose of every step, and the shape of its tokens."""
-    step, seen = Model.step, []
+    run, seen = Model.run, []
 
-    def spy(self: Model, purpose: str, memory: Memory, tokens: Any, targets: Any) -> Any:
-        seen.append((purpose, tokens.shape))
-        return step(self, purpose, memory, tokens, targets)
+    def spy(self: Model, purpose: str, memory: Memory, segment: Any) -> Any:
+        seen.append((purpose, segment["tokens"].shape))
+        return run(self, purpose, memory, segment)
 
-    monkeypatch.setattr(Model, "step", spy)
+    monkeypatch.setattr(Model, "run", spy)
     return seen
 
 

@@ -92,13 +92,13 @@ def test_wrong_kernels_give_way_to_bodies(
     (bundle_copy / "library").write_bytes(b"")
     assert model.check().passed  # its graphs are open now
     model.kernels = Kernels(bundle_copy / "library", "1", "avx512", frozenset())
-    step = Model.step
+    run = Model.run
 
     def with_kernels(self: Model, *given: Any) -> Any:
         error = 0.0 if self.kernels is None else 0.01
-        return {name: array + error for name, array in step(self, *given).items()}
+        return {name: array + error for name, array in run(self, *given).items()}
 
-    monkeypatch.setattr(Model, "step", with_kernels)
+    monkeypatch.setattr(Model, "run", with_kernels)
     caplog.set_level(logging.WARNING, "xlruntime")
     opened = check_once.check_once(model, lambda: load(bundle_copy, threads=1, ops="none"))
     assert opened.kernels is None and opened.check().passed

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.helpers.manifests import edit_manifest
@@ -23,8 +24,9 @@ Change = Callable[[dict[str, Any]], object]
 
 def give_answers(folder: Path, change: Change = lambda answers: None) -> Path:
     """Write a bundle's own scores as its known answers, changed; return the folder."""
-    scores, memory = walk(load(folder, threads=1, ops="none"), TOKENS, **SETTINGS)
-    shapes = {name: tuple(shape) for name, shape in memory.items()}
+    ids = np.array(TOKENS)
+    found, shapes = walk(load(folder, threads=1, ops="none"), {"tokens": ids[:-1], "targets": ids[1:]}, SETTINGS)
+    scores = found["log_prob"].tolist()
     answers = KnownAnswers(SETTINGS, TOKENS, tuple(scores), (1e-4,) * len(scores), shapes, None, True)
     fields = json.loads(json.dumps(dataclasses.asdict(answers)))
     change(fields)
@@ -72,9 +74,9 @@ def test_shape_of_a_memory_is_compared(bundle_copy: Path) -> None:
 
 
 def test_scores_that_are_not_finite_differ(bundle_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, step = load(give_answers(bundle_copy), threads=1), Model.step
+    model, run = load(give_answers(bundle_copy), threads=1), Model.run
     monkeypatch.setattr(
-        Model, "step", lambda *given: {name: array * float("nan") for name, array in step(*given).items()}
+        Model, "run", lambda *given: {name: array * float("nan") for name, array in run(*given).items()}
     )
     assert str(model.check()).startswith("token 1 of the known answers has the log-probability nan, expected ")
 

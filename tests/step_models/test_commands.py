@@ -13,8 +13,9 @@ import pytest
 import xlexport
 from tests.helpers.invoking import Invoke, invoke  # noqa: F401
 from tests.helpers.paths import EMPTY, golden_bundle
-from tests.helpers.step_bundles import write_step_bundle
+from tests.helpers.step_bundles import give_step_answers, write_step_bundle
 from tests.step_models.modules import Leaky
+from tests.step_models.test_known_steps import other_count
 from xlexport.errors import ArrayFileError, ParityError
 from xlexport.families.step_model.inputs import input_specs
 from xlexport.verification.step_models import Series, TensorDifference, random_series, read_series
@@ -37,9 +38,25 @@ def test_commands_for_tokens_refuse_a_step_model(folder: Path, tmp_path: Path, i
 
 
 @pytest.mark.full
-def test_a_step_model_is_not_quantized_and_doctor_knows_that_it_has_no_answers(folder: Path, invoke: Invoke) -> None:  # noqa: F811
+def test_a_step_model_is_not_quantized_and_doctor_compares_its_answers(tmp_path: Path, invoke: Invoke) -> None:  # noqa: F811
+    folder = write_step_bundle(tmp_path / "bundle")
     assert "a step model, whose outputs have no cost in bits" in invoke("quantize", folder, "-o", "small").error
-    assert any("step models have none" in one["detail"] for one in invoke("doctor", folder, "--json").object)
+    assert any("the bundle has none" in one["detail"] for one in invoke("doctor", folder, "--json").object)
+    give_step_answers(folder)
+    assert any(one["detail"].startswith("10 known answers") for one in invoke("doctor", folder, "--json").object)
+
+
+def test_run_compares_known_answers_once(
+    tmp_path: Path,
+    invoke: Invoke,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = give_step_answers(write_step_bundle(tmp_path / "bundle"), other_count)
+    np.savez(tmp_path / "in.npz", observation=np.zeros((5, 3), np.float32), active=np.ones(5, bool))
+    line = ("run", folder, tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--set", "ops=none")
+    assert "step 5 of the known answers has the output counts" in invoke(*line).error
+    invoke(*line, "--set", "check=off").succeeded()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from tests.step_models.modules import RIGHT, Leaky, Limited, Policy
 from xlexport.errors import ParityError
 from xlexport.families.recurrent.eager import batched
 from xlexport.families.step_model.inputs import input_specs
+from xlruntime import StepModel
+from xlruntime.known_answers import KnownSteps
 
 pytestmark = pytest.mark.full
 ROWS, STEPS = 3, 40
@@ -55,6 +57,22 @@ def test_a_bundle_computes_what_the_module_does_in_every_cut(
             assert found.dtype == array.dtype
             scale = 1e-5 * np.abs(array).max() if array.dtype.kind == "f" else 0
             np.testing.assert_allclose(found, array, rtol=0, atol=scale)
+    check_answers(model, report)
+
+
+def check_answers(model: StepModel, report: Any) -> None:
+    """Check that a bundle reproduces its known answers, and that their bounds follow from the verified error."""
+    answers, result = KnownSteps.read(model), model.check()
+    assert answers is not None and result.passed and result.certain
+    assert 3 < result.tokens == answers.steps <= min(64, model.bundle.settings.longest_part or 64)
+    assert answers.settings["segment_len"] < answers.steps  # the state is carried
+    for name, one in report.outputs.items():
+        if not one.is_float:
+            assert answers.bounds[name] == 0.5
+            continue
+        largest = np.abs(answers.outputs[name]).max()
+        error = max(one.difference, result.largest * answers.bounds[name], float(np.spacing(np.float32(largest))))
+        assert 10 * one.difference <= answers.bounds[name] <= 20 * error and answers.bounds[name] < 0.01 * largest
 
 
 def test_a_limit_of_positions_is_that_of_the_bundle(tmp_path: Path, cached_exports: None) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.faults.answers import measure
 from tests.helpers.manifests import edit_manifest
 from xlexport.verification import answers as writing
-from xlexport.verification.answers import _rounded_up, answers_of_graphs, answers_of_model
+from xlexport.verification.answers import answers_of_graphs, answers_of_model, rounded_up
 from xlexport.verification.text import verify_ids
 from xlruntime import Model, load
 from xlruntime.bundle_files import digest_file
@@ -111,7 +111,7 @@ def test_graphs_of_a_reformer_cannot_say_how_clearly_its_buckets_lead(band: Conv
 
 @pytest.mark.parametrize(("number", "rounded"), [(1e-4, 1e-4), (1.01e-4, 2e-4), (9.5e-6, 1e-5), (0.3, 0.3), (7, 7)])
 def test_bounds_are_rounded_up_to_one_digit(number: float, rounded: Any) -> None:
-    assert _rounded_up(number) == rounded
+    assert rounded_up(number) == rounded
 
 
 @pytest.mark.full

@@ -20,7 +20,6 @@ from xlexport.extras import install_command, is_installed, missing_packages, pac
 from xlexport.sample import sample_checkpoint
 from xlexport.terminal import print_json, print_table
 from xlruntime import BundleError, Device, LoadOptions, ProviderError, XlruntimeError, __version__, known_answers
-from xlruntime.bundle import RUN
 from xlruntime.execution_providers import PROVIDERS, ExecutionProvider
 from xlruntime.kernels import DISTRIBUTION, Kernels, find_kernels
 from xlruntime.providers import import_onnxruntime, installed_wheels, open_session
@@ -147,10 +146,8 @@ def _known_answers(bundle: Path) -> Finding:
         result = known_answers.check(engine)
     except (BundleError, ProviderError) as error:
         return _failed(name, error)
-    if result.passed is None and (engine.bundle.encoder is not None or engine.bundle.purpose == RUN):
-        return Finding(name, None, f"{engine.kind}s have none", "Compare: xlexport verify BUNDLE CHECKPOINT.")
     if result.passed is None:
-        why = "the bundle has none: an earlier version wrote it, or its text did not suit"
+        why = "the bundle has none: an earlier version wrote it, or its inputs did not suit"
         return Finding(name, None, why, "To get some, convert the checkpoint again.")
     if result.passed:
         return Finding(name, True, str(result))

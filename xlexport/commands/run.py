@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, OUTPUT, PATH, device_options, force_option, threads_option
+from xlexport.commands.options import BUNDLE, OUTPUT, PATH, check_option, device_options, force_option, threads_option
 from xlexport.terminal import tell
 
 __all__ = ["run"]
@@ -31,7 +31,7 @@ __all__ = ["run"]
     click.option("--save-state", type=OUTPUT, metavar="FILE", help="Save the state after the last step."),
     force_option,
 )
-@headed("Device", device_options, threads_option)
+@headed("Device", device_options, threads_option, check_option)
 def run(
     bundle: Path,
     inputs: Path,

@@ -63,7 +63,7 @@ from xlruntime import __version__
 from xlruntime.bundle import ENCODE, FIRST_MEMORY_FILE, RUN, TokenizerEntry
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Ids
-from xlruntime.known_answers import KnownAnswers
+from xlruntime.known_answers import KnownAnswers, read_answers
 from xlruntime.load_options import LoadOptions
 from xlruntime.memory import Memory
 from xlruntime.messages import named
@@ -205,7 +205,7 @@ def quantize_into(
     )
     quantized = type(exact)(folder, bundle, LoadOptions(threads=options.threads, ops="none"))
     _check_graphs(quantized, text, attempt.log_probs[frozenset(reasons)])
-    if (known := KnownAnswers.read(exact)) is not None:
+    if isinstance(known := read_answers(exact), KnownAnswers):
         bundle = with_answers(folder, bundle, answers_of_graphs(quantized, known), tell)
     memory_kept = reasons.pop(RINGS, None)
     report = QuantizationReport(

@@ -23,18 +23,19 @@ from xlexport.families import architecture
 from xlexport.peak_memory import phase
 from xlexport.verification.eager import Eager
 from xlexport.verification.parity import ParityReport
-from xlexport.verification.spans import Ids, Span, segments_of
-from xlruntime.bundle import Bundle
+from xlexport.verification.spans import Ids, Span, pairs, segments_of
+from xlruntime.bundle import RUN, Bundle
 from xlruntime.bundle_files import digest_file
 from xlruntime.errors import OptionError
-from xlruntime.known_answers import ANSWERS_FILE, LARGEST_FILE, KnownAnswers, walk
+from xlruntime.known_answers import ANSWERS_FILE, LARGEST_FILE, KnownAnswers, KnownSteps, KnownTargets, walk
+from xlruntime.translator import Translator
 
 if TYPE_CHECKING:
     from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.memory import Memory
 
-__all__ = ["answers_of_graphs", "answers_of_model", "walk_settings", "with_answers"]
+__all__ = ["ROOM", "answers_of_graphs", "answers_of_model", "rounded_up", "walk_settings", "with_answers"]
 
 TOKENS = 200  # that are scored
 FEWEST = 32  # if hashes leave no longer piece of text
@@ -61,6 +62,8 @@ def answers_of_model(
         report: of that verification.
         rules: of the finished bundle, whose documents may be shorter than those of the open one.
     """
+    if isinstance(engine, Translator):
+        return _answers_of_target(engine, build, ids, report)
     evaluation = engine.evaluation(**walk_settings(engine))
     longest = min(TOKENS, rules.longest_part or TOKENS, len(ids) - 1)
     if longest < 1:
@@ -75,16 +78,33 @@ def answers_of_model(
             best = piece if best is None else max(best, piece, key=_Piece.rank)
             if best.clear == longest:
                 break
-    if best is None:
+    return None if best is None else _known(walk_settings(engine), best, report)
+
+
+def _answers_of_target(
+    engine: Translator, build: Callable[[], Any], ids: Ids, report: ParityReport
+) -> KnownTargets | None:
+    """Return the trained model's answers for the first target of a text; see `answers_of_model`."""
+    source, target = next(pairs(engine, ids), (ids[:0], ids[:0]))
+    target = target[: min(TOKENS, engine.longest_target - 1)]
+    settings: dict[str, int | bool] = {"segment_len": len(target) // 4 + 1}  # several steps, which carry memory
+    tokens = np.array([engine.encoder.start, *target, engine.encoder.end], np.int64)
+    piece = _Reader(engine, build, engine.evaluation(**settings)).read(tokens, source)
+    if not len(target) or not np.isfinite(piece.expected).all():
         return None
+    return KnownTargets(**vars(_known(settings, piece, report)), source=tuple(source.tolist()))
+
+
+def _known(settings: dict[str, int | bool], best: _Piece, report: ParityReport) -> KnownAnswers:
+    """Return the scores of a piece as answers, with bounds that follow from the verification."""
     own = float(np.abs(best.found - best.expected).max())
     error = report.max_abs_log_prob_diff if report.rounding is None else report.rounding.graph_largest
     units = np.spacing(np.maximum(1, np.abs(best.expected)).astype(np.float32))
     return KnownAnswers(
-        settings=walk_settings(engine),
+        settings=settings,
         tokens=tuple(best.tokens.tolist()),
         log_probs=tuple(round(float(number), DIGITS) for number in best.expected),
-        bounds=tuple(_rounded_up(ROOM * float(unit)) for unit in np.maximum(units, max(error, own))),
+        bounds=tuple(rounded_up(ROOM * float(unit)) for unit in np.maximum(units, max(error, own))),
         memory=best.memory,
         margin=None if math.isinf(best.lead) else float(f"{best.lead:.2g}"),
         certain=best.is_clear and own <= report.tolerance["log_prob"],
@@ -102,23 +122,24 @@ def answers_of_graphs(engine: Engine, before: KnownAnswers) -> KnownAnswers:
         return before
     has_integers = any(entry.dtype == "int8" for entry in engine.bundle.memory)
     bound = QUANTIZED_MEMORY if has_integers else QUANTIZED.get(precision, max(before.bounds))
-    longest = engine.bundle.evaluation.longest_part or len(before.log_probs)
-    tokens = before.tokens[: longest + 1]
-    found, memory = walk(engine, tokens, **settings)
+    inputs, longest = before.arrays(engine.bundle)[0], engine.bundle.evaluation.longest_part
+    inputs = {name: ids[:longest] for name, ids in inputs.items()}
+    found, memory = walk(engine, inputs, settings, source=getattr(before, "source", None))
+    scores = found["log_prob"].tolist()
     return dataclasses.replace(
         before,
         settings=settings,
-        tokens=tokens,
-        log_probs=tuple(round(number, DIGITS) for number in found),
-        bounds=(bound,) * len(found),
-        memory={name: tuple(shape) for name, shape in memory.items()},
+        tokens=before.tokens[: len(scores) + 1],
+        log_probs=tuple(round(number, DIGITS) for number in scores),
+        bounds=(bound,) * len(scores),
+        memory=memory,
         margin=None,
         # Graphs do not say how clearly a bucket leads; bounds of rounded numbers were not measured on all processors.
         certain=before.certain and before.margin is None and precision == "float32" and not has_integers,
     )
 
 
-def with_answers(folder: Path, bundle: Bundle, answers: KnownAnswers | None, tell: Tell) -> Bundle:
+def with_answers(folder: Path, bundle: Bundle, answers: KnownAnswers | KnownSteps | None, tell: Tell) -> Bundle:
     """Write the answers into a bundle's folder, and return its manifest with them; without answers, with none."""
     files = {name: digest for name, digest in bundle.files.items() if name != ANSWERS_FILE}
     (folder / ANSWERS_FILE).unlink(missing_ok=True)
@@ -128,7 +149,8 @@ def with_answers(folder: Path, bundle: Bundle, answers: KnownAnswers | None, tel
             (folder / ANSWERS_FILE).write_bytes(raw)
             files = dict(sorted({**files, ANSWERS_FILE: digest_file(folder / ANSWERS_FILE)}.items()))
     if ANSWERS_FILE not in files:
-        tell("no known answers: the text or the bundle does not suit")
+        numbers = "the numbers of a step are too many, too large or not finite"
+        tell(f"no known answers: {numbers if bundle.purpose == RUN else 'the text or the bundle does not suit'}")
     elif answers is not None and not answers.certain:
         tell("rounding may move the known answers: on another machine, a difference only warns")
     return dataclasses.replace(bundle, files=files)
@@ -190,9 +212,10 @@ class _Reader:
         self.exact = None if self.eager is None else self.eager.in_float64()
         self.error: float | None = None  # of the projections of hashes
 
-    def read(self, tokens: Ids) -> _Piece:
-        """Return the scores of a document's tokens (n + 1,)."""
-        spans = list(segments_of(tokens, self.evaluation.segment_len, None))
+    def read(self, tokens: Ids, source: Ids | None = None) -> _Piece:
+        """Return the scores of a document's tokens (n + 1,), or of the target of a source."""
+        segments = segments_of(tokens, self.evaluation.segment_len, None)
+        spans = [dataclasses.replace(span, source=source) for span in segments]
         nothing: list[Any] = [()] * len(spans)
         expected = self._alone(spans, nothing) if self.eager is None else None
         with phase("graphs"):
@@ -210,7 +233,9 @@ class _Reader:
 
     def _graphs(self, spans: Sequence[Span]) -> tuple[list[float], Memory, list[Any]]:
         """Return the scores of the graphs, their memory, and the buckets that they chose in each span."""
-        memory = self.engine.new_memory(self.evaluation, rows := self.engine.bundle.fixed.get("batch", 1))
+        rows, source = self.engine.bundle.fixed.get("batch", 1), spans[0].source
+        translator: Any = self.engine
+        memory = translator.new_memory(self.evaluation, rows) if source is None else translator.new_targets([source])
         found: list[float] = []
         buckets = []
         for span in spans:
@@ -256,7 +281,7 @@ def _answers(eager: Eager, spans: Iterable[Span], buckets: Iterable[Any]) -> _An
     return np.concatenate(scores), np.concatenate(flips or none).astype(bool), np.concatenate(leads or none)
 
 
-def _rounded_up(number: float) -> float:
+def rounded_up(number: float) -> float:
     """Return the smallest number of one digit that is not below a number."""
     unit = 10.0 ** math.floor(math.log10(number))
     return float(f"{math.ceil(number / unit * (1 - 1e-12)) * unit:.0e}")

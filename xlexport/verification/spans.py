@@ -14,7 +14,7 @@ from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.translator import Translator
 
-__all__ = ["Ids", "Span", "cut_text", "segments_of", "segments_to_wrap"]
+__all__ = ["Ids", "Span", "cut_text", "pairs", "segments_of", "segments_to_wrap"]
 
 Ids = npt.NDArray[np.int64]
 
@@ -67,7 +67,7 @@ def cut_text(ids: Ids, segments: int, model: Engine, evaluation: EvaluationSetti
     A model that reads each document in one step gets documents of several lengths. A model with an encoder gets pairs.
     """
     if isinstance(model, Translator):
-        return [span for pair in itertools.islice(_pairs(model, ids), segments) for span in _target(model, *pair)]
+        return [span for pair in itertools.islice(pairs(model, ids), segments) for span in _target(model, *pair)]
     if evaluation.full_document:
         chunk_length = model.bundle.config.get("chunk_length", evaluation.segment_len)
         longest = evaluation.longest_part or evaluation.segment_len
@@ -110,7 +110,7 @@ def _documents(ids: Ids, longest: int, chunk_length: int) -> Iterator[Span]:
         start = stop
 
 
-def _pairs(model: Translator, ids: Ids) -> Iterator[tuple[Ids, Ids]]:
+def pairs(model: Translator, ids: Ids) -> Iterator[tuple[Ids, Ids]]:
     """Yield the ids of sources and targets, none longer than the model reads.
 
     Lines of a source, a tab and a target are pairs. Any other text is cut, and each part is both source and target.

@@ -24,7 +24,17 @@ from xlruntime.errors import ArgumentError
 from xlruntime.messages import listed, named
 from xlruntime.step_model import as_input
 
-__all__ = ["RANDOM", "Series", "StepParityReport", "TensorDifference", "random_series", "read_series", "verify_steps"]
+__all__ = [
+    "RANDOM",
+    "Series",
+    "StepParityReport",
+    "TensorDifference",
+    "exact_module",
+    "random_series",
+    "read_series",
+    "read_steps",
+    "verify_steps",
+]
 
 SEGMENTS = 1000
 LENGTHS = (1, 2, 3, 5, 8, 13)  # steps of segments in turn; every `LONG`th has the bundle's own length
@@ -309,20 +319,12 @@ def verify_steps(
         ExportError: the module raises an exception.
         BundleError: a graph fails.
     """
-    import torch
-
     from xlexport.families.recurrent.trial import many_calls
 
     model = build_model()
     _check_same(model, engine)
-    readers: list[Any] = [model]
-    try:
-        exact = ARCHITECTURE.in_float64(build_model())
-        arrays = next(series.segments(1, 1))
-        _read(exact, {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, None)
-        readers.append(exact)
-    except Exception:  # the module works only in float32
-        pass
+    exact = exact_module(build_model, next(series.segments(1, 1)))
+    readers: list[Any] = [model] if exact is None else [model, exact]
     graph = engine.bundle.graphs[engine.main_graph(RUN)]
     outputs = {name: TensorDifference(tensor.dtype) for name, tensor in graph.outputs.items()}
     states = {entry.input: TensorDifference(entry.dtype) for entry in engine.bundle.memory}
@@ -332,10 +334,9 @@ def verify_steps(
     count = steps = 0
     with many_calls(model):
         for arrays in series.segments(segments, memory.max_segment):
-            tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
             results = []
             for number, reader in enumerate(readers):
-                result, carried[number] = _read(reader, tensors, carried[number])
+                result, carried[number] = read_steps(reader, arrays, carried[number])
                 results.append((result, carried[number]))
             computed = engine.run(RUN, memory, {name: np.ascontiguousarray(array) for name, array in arrays.items()})
             for name, difference in outputs.items():
@@ -367,10 +368,21 @@ def _check_same(model: Any, engine: Engine) -> None:
         raise ParityError(what, hint="Give the module of its conversion.")
 
 
-def _read(reader: Any, tensors: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
-    """Run a module on inputs (B, S, …), in its own precision."""
+def exact_module(build_model: Callable[[], Any], arrays: Arrays) -> Any | None:
+    """Return the module in float64; None if it reads inputs (B, S, …) only in float32."""
+    try:
+        exact = ARCHITECTURE.in_float64(build_model())
+        read_steps(exact, arrays, None)
+    except Exception:
+        return None
+    return exact
+
+
+def read_steps(reader: Any, arrays: Arrays, state: Any) -> tuple[Any, Any]:
+    """Run a module on inputs (B, S, …) after a state, None for the first one, in its own precision."""
     import torch
 
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
     rows = next(iter(tensors.values())).shape[0]
     weights = next((weight.dtype for weight in reader.parameters()), torch.float32)
     own = {name: value.to(weights) if value.is_floating_point() else value for name, value in tensors.items()}

@@ -175,17 +175,17 @@ XLR_API const xlr_model_info* xlr_model_get_info(const xlr_model* model);
 typedef struct xlr_check_result {
   size_t size;
   int known;      /* whether the bundle brings known answers; bundles of earlier versions do not */
-  int passed;     /* whether the scores of this machine are the trained model's, up to rounding */
-  int certain;    /* whether a difference is an error. If not, rounding alone may choose another bucket of a Reformer */
-  int64_t tokens; /* scores that were compared */
+  int passed;     /* whether this machine computes what the trained model did, up to rounding */
+  int certain;    /* whether a difference is an error. If not, rounding alone may choose another bucket or integer */
+  int64_t tokens; /* scores that were compared, or steps of a step model */
   double largest; /* the largest difference, divided by its bound */
 } xlr_check_result;
 
 #define XLR_CHECK_RESULT_INIT {sizeof(xlr_check_result), 0, 0, 0, 0, 0.0}
 
-/* Compare scores on this machine with the known answers that a bundle brings. A certain difference is
- * XLR_ERROR_BUNDLE_GRAPH, and the text of the error names the first token that differs; open the bundle without kernels
- * then, if they computed. `result` may be NULL. */
+/* Compare scores on this machine, or the outputs of a step model, with the known answers that a bundle brings. A certain
+ * difference is XLR_ERROR_BUNDLE_GRAPH, and the text of the error names the first token or step that differs; open the
+ * bundle without kernels then, if they computed. `result` may be NULL. */
 XLR_API xlr_status xlr_check(xlr_model* model, xlr_check_result* result);
 
 /* Tokenize a whole text of `size` bytes, UTF-8 unless tokens are bytes. Free *ids with xlr_free. */

@@ -298,7 +298,7 @@ xlr_status xlr_check(xlr_model* model, xlr_check_result* result) {
     require(model != nullptr, "model is NULL.");
     require(result == nullptr || result->size >= sizeof result->size,
             "result without its size; begin with XLR_CHECK_RESULT_INIT.");
-    const std::optional<Check> check = check_known_answers(*model->model);
+    const std::optional<Check> check = check_known_answers(model->model);
     xlr_check_result found = XLR_CHECK_RESULT_INIT;
     if (check) found = {sizeof found, 1, check->problem ? 0 : 1, check->certain ? 1 : 0, check->tokens, check->largest};
     if (result != nullptr) {

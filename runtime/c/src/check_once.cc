@@ -106,7 +106,7 @@ Checked check_once(const std::function<std::shared_ptr<Model>(bool)>& open, bool
   if (fs::is_regular_file(verdict, ignored)) return checked;
   if (fs::create_directories(folder, ignored)) fs::permissions(folder, fs::perms::owner_all, ignored);
   const double seconds = is_writable(folder) ? std::numeric_limits<double>::infinity() : kUnremembered;
-  const Check check = *check_known_answers(model, seconds);
+  const Check check = *check_known_answers(checked.model, seconds);
   if (!check.problem || !check.certain) {  // a warning comes once, too
     std::ofstream{verdict};
     fs::permissions(verdict, fs::perms::owner_read | fs::perms::owner_write, ignored);

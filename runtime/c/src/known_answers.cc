@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <sstream>
@@ -12,6 +14,7 @@
 #include "json.h"
 #include "manifest_fields.h"
 #include "safetensors.h"
+#include "step_stream.h"
 
 namespace xlruntime {
 namespace {
@@ -21,10 +24,49 @@ using Ids = std::vector<std::int64_t>;
 constexpr const char* kAnswersFile = "known_answers.json";
 constexpr std::int64_t kLargestFile = 40'000;  // bytes
 
+constexpr std::int64_t kLargestWhole = 9007199254740991;  // which every reader of JSON keeps
+
+// The numbers of an input or output in all steps of one row.
+struct Series {
+  const Tensor* tensor;
+  std::size_t bytes;  // of a step
+  std::string data;
+  double bound = 0;
+};
+
+double number_at(const std::string& dtype, const char* place) {
+  float number = 0;
+  std::uint64_t raw = 0;
+  const std::size_t size = item_size(dtype), unused = 64 - 8 * size;
+  if (dtype == "float32") {
+    std::memcpy(&number, place, sizeof number);
+    return static_cast<double>(number);
+  }
+  std::memcpy(&raw, place, size);
+  const auto whole = static_cast<std::int64_t>(raw << unused) >> unused;
+  return dtype[0] == 'i' ? static_cast<double>(whole) : static_cast<double>(raw);
+}
+
+// Put a number of JSON at a place of a tensor; false: the tensor's type does not hold it.
+bool put(const json::Value& value, const std::string& dtype, char* place) {
+  const std::int64_t* const whole = value.as<std::int64_t>();
+  const double* const real = value.as<double>();
+  if (dtype == "float32" && (whole != nullptr || real != nullptr)) {
+    const auto number = static_cast<float>(real == nullptr ? static_cast<double>(*whole) : *real);
+    std::memcpy(place, &number, sizeof number);
+    return std::isfinite(number);
+  }
+  if (whole == nullptr || dtype[0] == 'f' || std::abs(*whole) > (dtype == "bool" ? 1 : kLargestWhole)) return false;
+  std::memcpy(place, whole, item_size(dtype));
+  return number_at(dtype, place) == static_cast<double>(*whole);
+}
+
 struct Answers {
   std::optional<std::int64_t> segment_len, mem_len;
+  std::int64_t count = 0;  // of scores or steps
   Ids tokens;
   std::vector<double> log_probs, bounds;
+  std::vector<Series> inputs, outputs;  // of a step model
   std::map<std::string, Ids> memory;
   bool certain = true;
 };
@@ -49,6 +91,49 @@ std::vector<double> numbers(Fields& fields, const char* name, std::size_t count,
   return found;
 }
 
+// The series of all `tensors`, and of no others.
+std::vector<Series> read_series(Fields fields, const std::vector<Tensor>& tensors, std::int64_t steps) {
+  std::vector<Series> found;
+  for (const Tensor& tensor : tensors) {
+    const auto bytes = static_cast<std::size_t>(step_bytes(tensor)), item = item_size(tensor.dtype);
+    const json::Array& list = fields.list(tensor.name.c_str());
+    if (list.size() != static_cast<std::size_t>(steps) * bytes / item) {
+      throw fields.error(shown(tensor.name) + " has " + std::to_string(list.size()) + " numbers");
+    }
+    found.push_back({&tensor, bytes, std::string(list.size() * item, '\0')});
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (put(list[i], tensor.dtype, &found.back().data[i * item])) continue;
+      throw fields.error(shown(tensor.name) + "[" + std::to_string(i) + "] is not a number of " + tensor.dtype);
+    }
+  }
+  fields.end();
+  return found;
+}
+
+void read_steps(Fields& fields, const Graph& graph, Answers& answers) {
+  answers.count = fields.integer("steps", 1, kLargestFile);
+  answers.inputs = read_series(fields.object("inputs"), graph.fed, answers.count);
+  answers.outputs = read_series(fields.object("outputs"), graph.outputs, answers.count);
+  Fields bounds = fields.object("bounds");
+  for (Series& output : answers.outputs) {
+    output.bound = bounds.get<double>(output.tensor->name.c_str(), "a number");
+    if (!(output.bound > 0)) throw bounds.error(shown(output.tensor->name) + " is not above 0");
+  }
+  bounds.end();
+}
+
+void read_tokens(Fields& fields, const Bundle& bundle, Answers& answers) {
+  for (const json::Value& token : fields.list("tokens")) {
+    const std::string place = "tokens[" + std::to_string(answers.tokens.size()) + "]";
+    answers.tokens.push_back(whole(fields, place, token, bundle.vocab_size - 1));
+  }
+  const std::size_t n = answers.tokens.empty() ? 0 : answers.tokens.size() - 1;
+  answers.count = static_cast<std::int64_t>(n);
+  answers.log_probs = numbers(fields, "log_probs", n, -std::numeric_limits<double>::infinity());
+  answers.bounds = numbers(fields, "bounds", n, 0);
+  if (!fields.value("margin").is_null()) fields.get<double>("margin", "a number or null");
+}
+
 Answers read(const Model& model) {
   const Bundle& bundle = model.bundle();
   const std::filesystem::path path = model.folder() / kAnswersFile;
@@ -68,13 +153,11 @@ Answers read(const Model& model) {
     if (name == "segment_len" && number != nullptr) answers.segment_len = *number;
     if (name == "mem_len" && number != nullptr) answers.mem_len = *number;
   }
-  for (const json::Value& token : fields.list("tokens")) {
-    const std::string place = "tokens[" + std::to_string(answers.tokens.size()) + "]";
-    answers.tokens.push_back(whole(fields, place, token, bundle.vocab_size - 1));
+  if (bundle.is_step_model()) {
+    read_steps(fields, model.best_graph("run"), answers);
+  } else {
+    read_tokens(fields, bundle, answers);
   }
-  const std::size_t n = answers.tokens.empty() ? 0 : answers.tokens.size() - 1;
-  answers.log_probs = numbers(fields, "log_probs", n, -std::numeric_limits<double>::infinity());
-  answers.bounds = numbers(fields, "bounds", n, 0);
   Fields memory = fields.object("memory");
   for (const auto& [name, unused] : memory.all()) {
     Ids& shape = answers.memory[name];
@@ -82,20 +165,22 @@ Answers read(const Model& model) {
       shape.push_back(whole(memory, shown(name), size, kLargestSize));
     }
   }
-  if (!fields.value("margin").is_null()) fields.get<double>("margin", "a number or null");
   answers.certain = fields.boolean("certain");
   fields.end();
   return answers;
 }
 
+const char* unit(const Model& model) { return model.bundle().is_step_model() ? " step" : " token"; }
+
 EvaluationSettings settings_of(const Model& model, const Answers& answers) {
   try {
     EvaluationSettings evaluation(model.bundle(), answers.segment_len, answers.mem_len);
-    const auto read = static_cast<std::int64_t>(answers.log_probs.size());
-    const std::int64_t longest = evaluation.longest_part().value_or(read);
-    if (read > longest) {
+    const std::int64_t longest = evaluation.longest_part().value_or(answers.count);
+    if (answers.count > longest) {
       throw Error(XLR_ERROR_TOO_LONG,
-                  "has " + std::to_string(read) + " tokens to read, the model reads " + std::to_string(longest) + ".", "");
+                  "has " + std::to_string(answers.count) + unit(model) + "s to read, the model reads " +
+                      std::to_string(longest) + ".",
+                  "");
     }
     return evaluation;
   } catch (const Error& error) {
@@ -110,10 +195,10 @@ std::string shown_shape(const Ids& shape) {
 }
 
 // The first memory of another shape than the answers say.
-std::optional<std::string> other_shape(const Memory& memory, const Answers& answers) {
+std::optional<std::string> other_shape(const EvaluationSettings& evaluation, const Answers& answers) {
   std::map<std::string, Ids> found;
-  for (const MemoryEntry& entry : memory.evaluation().bundle().memory) {
-    found[entry.input] = memory_sizes(entry, memory.evaluation(), memory.capacity());
+  for (const MemoryEntry& entry : evaluation.bundle().memory) {
+    found[entry.input] = memory_sizes(entry, evaluation, evaluation.capacity());
   }
   if (found == answers.memory) return std::nullopt;
   for (const auto& [name, shape] : found) {
@@ -126,47 +211,100 @@ std::optional<std::string> other_shape(const Memory& memory, const Answers& answ
   return "the known answers have memories that the bundle lacks";
 }
 
-}  // namespace
+// A walk over the answers, which stops in time.
+struct Walk {
+  Model& model;
+  const Answers& answers;
+  const EvaluationSettings& evaluation;
+  std::function<bool()> is_late;
+  Check& check;  // whose `tokens` are the place
+  bool differs = false;
 
-bool has_known_answers(const Model& model) {
-  return model.bundle().files.count(kAnswersFile) != 0 && !model.bundle().is_step_model();
+  bool goes_on() const { return check.tokens < answers.count && !(check.tokens > 0 && is_late()); }
+
+  // Compare a number with its answer; the first that differs is the problem.
+  void compare(const std::string& what, double found, double expected, double bound) {
+    const double difference = std::abs(found - expected) / bound;
+    check.largest = std::max(check.largest, std::isnan(difference) ? 0 : difference);
+    if (difference <= 1 || differs) return;
+    differs = true;
+    std::ostringstream text;
+    text.precision(7);
+    text << unit(model) + 1 << " " << check.tokens + 1 << " of the known answers has " << what << " " << found
+         << ", expected " << expected << " within " << bound;
+    check.problem = text.str();
+  }
+};
+
+void walk_tokens(Walk& walk) {
+  const Answers& answers = walk.answers;
+  const auto memory = walk.model.new_memory(walk.evaluation, walk.evaluation.capacity());
+  const std::int64_t most = walk.model.longest_step("score", walk.evaluation.segment_len());
+  while (walk.goes_on()) {
+    const auto first = answers.tokens.begin() + walk.check.tokens;
+    const std::int64_t S = std::min({memory->max_segment(), most, answers.count - walk.check.tokens});
+    const std::vector<Result> results =
+        walk.model.step("score", *memory, Ids(first, first + S), Ids(first + 1, first + S + 1));
+    const float* const found = result_of(results, "log_prob", "float32", S).data<float>();
+    for (std::int64_t i = 0; i < S; ++i, ++walk.check.tokens) {
+      const auto place = static_cast<std::size_t>(walk.check.tokens);
+      walk.compare("the log-probability", static_cast<double>(found[i]), answers.log_probs[place],
+                   answers.bounds[place]);
+    }
+  }
 }
 
-std::optional<Check> check_known_answers(Model& model, double seconds) {
-  if (!has_known_answers(model)) return std::nullopt;
-  model.require_unchanged();
-  const Answers answers = read(model);
-  const EvaluationSettings evaluation = settings_of(model, answers);
-  const auto memory = model.new_memory(evaluation, evaluation.capacity());
-  const std::int64_t longest = std::min(memory->max_segment(), model.longest_step("score", evaluation.segment_len()));
+void walk_steps(Walk& walk, StepStream&& stream) {
+  while (walk.goes_on()) {
+    const auto begin = static_cast<std::size_t>(walk.check.tokens), all = static_cast<std::size_t>(walk.answers.count);
+    const std::size_t S = std::min(static_cast<std::size_t>(walk.evaluation.segment_len()), all - begin);
+    std::vector<std::vector<std::string>> rows;
+    const auto tensors_of = [&](const std::vector<Series>& series) {
+      std::vector<std::string>& data = rows.emplace_back(series.size());
+      std::vector<xlr_tensor> tensors;
+      for (std::size_t i = 0; i < series.size(); ++i) {
+        const auto& [tensor, bytes, own, bound] = series[i];
+        for (std::int64_t row = 0; row < stream.rows(); ++row) data[i].append(own, begin * bytes, S * bytes);
+        tensors.push_back({tensor->name.c_str(), tensor->dtype.c_str(), data[i].data(), data[i].size()});
+      }
+      return tensors;
+    };
+    const auto inputs = tensors_of(walk.answers.inputs), outputs = tensors_of(walk.answers.outputs);
+    stream.run(inputs.data(), inputs.size(), outputs.data(), outputs.size(), S);  // which overwrites the outputs
+    for (std::size_t step = 0; step < S; ++step, ++walk.check.tokens) {
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        const auto& [tensor, bytes, own, bound] = walk.answers.outputs[i];
+        for (std::size_t at = step * bytes; at < (step + 1) * bytes; at += item_size(tensor->dtype)) {
+          const double found = number_at(tensor->dtype, &rows[1][i][at]);
+          walk.compare("the output " + shown(tensor->name), found, number_at(tensor->dtype, &own[begin * bytes + at]),
+                       bound);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool has_known_answers(const Model& model) { return model.bundle().files.count(kAnswersFile) != 0; }
+
+std::optional<Check> check_known_answers(const std::shared_ptr<Model>& model, double seconds) {
+  if (!has_known_answers(*model)) return std::nullopt;
+  model->require_unchanged();
+  const Answers answers = read(*model);
+  const EvaluationSettings evaluation = settings_of(*model, answers);
   Check check;
   check.certain = answers.certain;
-  check.problem = other_shape(*memory, answers);
-  const auto n = static_cast<std::int64_t>(answers.log_probs.size());
-  bool differs = false;
+  check.problem = other_shape(evaluation, answers);
   const auto began = std::chrono::steady_clock::now();
   const auto is_late = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() > seconds;
   };
-  while (check.tokens < n && !(check.tokens > 0 && is_late())) {
-    const auto first = answers.tokens.begin() + check.tokens;
-    const std::int64_t S = std::min(longest, n - check.tokens);
-    const std::vector<Result> results =
-        model.step("score", *memory, Ids(first, first + S), Ids(first + 1, first + S + 1));
-    const float* const found = result_of(results, "log_prob", "float32", S).data<float>();
-    for (std::int64_t i = 0; i < S; ++i, ++check.tokens) {
-      const auto place = static_cast<std::size_t>(check.tokens);
-      const double expected = answers.log_probs[place], bound = answers.bounds[place];
-      const double difference = std::abs(static_cast<double>(found[i]) - expected) / bound;
-      check.largest = std::max(check.largest, std::isnan(difference) ? 0 : difference);
-      if (difference <= 1 || differs) continue;
-      differs = true;
-      std::ostringstream text;
-      text.precision(7);
-      text << "token " << place + 1 << " of the known answers has the log-probability " << found[i] << ", expected "
-           << expected << " within " << bound;
-      check.problem = text.str();
-    }
+  Walk walk{*model, answers, evaluation, is_late, check};
+  if (model->bundle().is_step_model()) {
+    walk_steps(walk, StepStream(model, evaluation, 0));
+  } else {
+    walk_tokens(walk);
   }
   return check;
 }

@@ -13,7 +13,8 @@ export interface Check<T> {
 /** The type of the values that a check accepts. */
 export type Checked<C> = C extends Check<infer T> ? T : never;
 
-function is<T>(expected: string, fits: (value: unknown) => boolean): Check<T> {
+/** Accept values that fit. */
+export function is<T>(expected: string, fits: (value: unknown) => boolean): Check<T> {
   return (value, place) => {
     if (!fits(value)) throw new FieldError(`${place || "it"} is ${shown(value)}, expected ${expected}`);
   };

@@ -13,7 +13,7 @@ import { allFinite, product, zeros, type HostTensor, type Numbers } from "./safe
 export type StepArrays = Record<string, Numbers>;
 
 /** An input or output: its type, and the shape and size of one step of a row. */
-type Layout = { name: string; dtype: string; sizes: readonly number[]; size: number };
+export type Layout = { name: string; dtype: string; sizes: readonly number[]; size: number };
 
 /**
  * Independent rows of any number of steps at constant memory.
@@ -210,7 +210,7 @@ export class StepStream {
 }
 
 /** Return the inputs or outputs that have an axis of steps: not memories and counters. */
-function layoutsOf(entries: Readonly<Record<string, Pick<Feed, "dtype" | "shape">>>): Layout[] {
+export function layoutsOf(entries: Readonly<Record<string, Pick<Feed, "dtype" | "shape">>>): Layout[] {
   return Object.entries(entries).flatMap(([name, { dtype, shape = [] }]) => {
     const sizes = shape.slice(2) as number[];
     return dtype === undefined ? [] : [{ name, dtype, sizes, size: product(sizes) }];
@@ -218,7 +218,7 @@ function layoutsOf(entries: Readonly<Record<string, Pick<Feed, "dtype" | "shape"
 }
 
 /** Return a new array of all numbers of some arrays. */
-function concatenated(dtype: string, arrays: readonly Numbers[]): Numbers {
+export function concatenated(dtype: string, arrays: readonly Numbers[]): Numbers {
   const all = zeros(
     dtype,
     arrays.reduce((size, array) => size + array.length, 0),

@@ -8,6 +8,7 @@ import { test } from "node:test";
 import { load } from "xlruntime";
 
 import { all, BYTES, changed, filesOf, open, refuses } from "./helpers.mjs";
+import { counting, echoing, FIRST } from "./step_bundle.mjs";
 
 const TOKENS = Array.from({ length: 40 }, (_, at) => 60 + at);
 const SETTINGS = { segment_len: 7, mem_len: 9 };
@@ -149,4 +150,95 @@ test("an older bundle opens, and another choice is refused", async () => {
     assert.deepEqual(readdirSync(cache), []);
   });
   await refuses(() => open(BYTES, { check: "always" }), "option", /^check is "always", expected off or once\.$/);
+});
+
+/** Open the step model that sums observations with known answers of 6 steps, after a change. */
+async function countingWithAnswers(change = () => {}, options = {}) {
+  const active = [1, 0, 1, 1, 0, 1];
+  const observation = Array.from({ length: 18 }, (_, at) => (at % 5) / 4 - 0.5);
+  const sums = [...FIRST];
+  const action = observation.map((value, at) => (sums[at % 3] += value * active[Math.floor(at / 3)]));
+  let seen = 0;
+  const answers = {
+    settings: { segment_len: 4 },
+    steps: 6,
+    inputs: { observation, active },
+    outputs: { action, count: active.map((on) => (seen += on)) },
+    bounds: { action: 1e-5, count: 0.5 },
+    memory: { total: [1, 3], seen: [1, 1] },
+    certain: true,
+  };
+  change(answers);
+  const content = new TextEncoder().encode(JSON.stringify(answers));
+  return load(changed(counting(), "known_answers.json", content), { threads: 1, ...options });
+}
+
+test("a step model reproduces its answers", async () => {
+  const model = await countingWithAnswers();
+  const result = await model.check();
+  assert.deepEqual({ ...result, largest: 0 }, { passed: true, tokens: 6, largest: 0, problem: null, certain: true });
+  assert.ok(result.largest < 0.1);
+  assert.equal((await model.check(0)).tokens, 4);
+  assert.equal((await (await load(counting(), { threads: 1 })).check()).passed, null);
+});
+
+test("the first step that differs is named, integers by any difference", async () => {
+  const differing = [
+    [({ outputs }) => ((outputs.action[9] += 2e-5), (outputs.action[13] += 1)), /^step 4 .* has the output action /],
+    [({ outputs }) => (outputs.count[4] += 1), /^step 5 of the known answers has the output count 3\.0+, expected 4/],
+    [({ inputs }) => (inputs.active[2] = 0), /^step 3 /],
+    [({ memory }) => memory.total.pop(), /^memory total has the shape \[1,3\], expected \[1\]$/],
+  ];
+  for (const [change, message] of differing) {
+    const { passed, problem } = await (await countingWithAnswers(change)).check();
+    assert.equal(passed, false);
+    assert.match(problem, message);
+  }
+});
+
+test("numbers of every type are read and compared", async () => {
+  const names = Object.keys((await load(echoing(), { threads: 1 })).bundle.graphs.run.inputs);
+  const of = (suffix, value) => Object.fromEntries(names.map((name) => [name + suffix, value]));
+  const answers = {
+    settings: {},
+    steps: 2,
+    ...{ inputs: of("", [0, 1, 1, 0]), outputs: of("_out", [0, 1, 1, 0]), bounds: of("_out", 0.5) },
+    ...{ memory: {}, certain: true },
+  };
+  const content = new TextEncoder().encode(JSON.stringify(answers));
+  const model = await load(changed(echoing(), "known_answers.json", content), { threads: 1 });
+  assert.deepEqual([(await model.check()).passed, names.length], [true, 10]);
+});
+
+test("an invalid file of a step model is refused by the path of the field", async () => {
+  const invalid = [
+    [({ inputs }) => delete inputs.active, /inputs\.active is missing/],
+    [({ outputs }) => (outputs.x = [1]), /outputs\.x is unknown/],
+    [({ bounds }) => delete bounds.count, /bounds\.count is missing/],
+    [({ bounds }) => (bounds.action = 0), /bounds\.action is 0, expected a number above 0/],
+    [({ outputs }) => outputs.action.pop(), /outputs\.action has 17 entries, expected 18/],
+    [({ inputs }) => (inputs.active[3] = 2), /inputs\.active\[3\] is 2, expected a whole number from 0 to 1/],
+    [({ outputs }) => (outputs.count[3] = 0.5), /outputs\.count\[3\] is 0\.5, expected a whole number/],
+    [({ outputs }) => (outputs.count[3] = 2 ** 60), /outputs\.count\[3\] is 11529[0-9]+, expected a whole/],
+    [({ inputs }) => (inputs.observation[1] = 1e39), /observation\[1\] is 1e\+39, expected a number of float32/],
+    [(answers) => (answers.steps = 0), /steps is 0, expected a whole number from 1/],
+    [(answers) => (answers.tokens = [1]), /tokens is unknown/],
+  ];
+  for (const [change, message] of invalid) {
+    const model = await countingWithAnswers(change);
+    await refuses(() => model.check(), "bundle_format", message);
+  }
+});
+
+test("a step model that differs does not open, but once compared it does", async () => {
+  await withCache(async (cache, verdicts) => {
+    const change = ({ outputs }) => (outputs.count[4] += 1);
+    await refuses(
+      () => countingWithAnswers(change, { check: "once" }),
+      "bundle_graph",
+      /: step 5 of the known answers /,
+    );
+    await countingWithAnswers(undefined, { check: "once" });
+    assert.equal(verdicts().length, 1);
+  });
 });

@@ -12,24 +12,34 @@ import logging
 import os
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from . import __version__
 from .errors import BundleGraphError
 from .known_answers import ANSWERS_FILE, CheckResult, check
+from .load_options import LoadOptions
 from .providers import import_onnxruntime
 
 if TYPE_CHECKING:
     from .engine import Engine
 
-__all__ = ["check_once", "checks_folder", "verdict_name"]
+__all__ = ["check_once", "checks_folder", "open_checked", "verdict_name"]
 
 UNREMEMBERED = 0.2  # seconds that a check may take each time
 CPU_FIELDS = ("model name", "flags", "CPU part", "Features")  # x86, ARM
 
 Opened = TypeVar("Opened", bound="Engine")
 logger = logging.getLogger(__name__)
+
+
+def open_checked(kind: type[Opened], folder: str | Path, options: LoadOptions) -> Opened:
+    """Open a bundle as `kind`, and compare its known answers if the options say so; errors are those of `load`."""
+    engine = kind.open(folder, options)
+    if options.check == "off":
+        return engine
+    return check_once(engine, lambda: kind.open(folder, replace(options, ops="none")))
 
 
 def check_once(engine: Opened, reopen: Callable[[], Opened]) -> Opened:

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from .check_once import check_once
+from .check_once import open_checked
 from .documents import Document, Source
 from .engine import Engine
 from .errors import ArgumentError, OptionError
@@ -44,11 +44,7 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
             the library of kernels is missing or cannot be loaded.
         OptionError: an option is malformed, or `cuda_graphs` is not possible with this bundle.
     """
-    chosen = LoadOptions.of(options)
-    model = Model.open(folder, chosen)
-    if chosen.check == "off":
-        return model
-    return check_once(model, lambda: Model.open(folder, replace(chosen, ops="none")))
+    return open_checked(Model, folder, LoadOptions.of(options))
 
 
 class Model(Engine):
@@ -63,7 +59,7 @@ class Model(Engine):
     def check(self) -> CheckResult:
         """Score the bundle's known answers on this machine, and compare them with the trained model's own scores.
 
-        Bundles that were written before this version have none, and neither have encoder-decoders.
+        Bundles that were written before this version have none.
 
         Raises:
             BundleFormatError: the file of known answers breaks a rule; the message has the path of the field.

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .bundle import RUN, Feed
+from .check_once import open_checked
 from .engine import Engine
 from .errors import ArgumentError, OptionError, StateMismatchError, TooLongError
 from .held_text import HeldText
+from .known_answers import CheckResult, check
 from .load_options import LoadKeywords, LoadOptions
 from .memory import Memory
 from .messages import counted, first_line, listed, named, shown
@@ -28,7 +30,7 @@ KINDS_OF_NUMBERS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}  # that an input
 
 def load_step_model(folder: str | Path, **options: Unpack[LoadKeywords]) -> StepModel:
     """Open the bundle of a step model; options and errors are those of `load`."""
-    return StepModel.open(folder, LoadOptions.of(options))
+    return open_checked(StepModel, folder, LoadOptions.of(options))
 
 
 class StepModel(Engine):
@@ -41,6 +43,11 @@ class StepModel(Engine):
         """The arrays that a step takes, by name: dtype and shape, as `bundle.json` declares them."""
         feeds = self.bundle.graphs[self.main_graph(RUN)].inputs
         return {name: feed for name, feed in feeds.items() if feed.feed == "input"}
+
+    def check(self) -> CheckResult:
+        """Run the steps of the bundle's known answers, and compare with what the module computed; see `Model.check`."""
+        with self._files.unchanged():
+            return check(self)
 
     def stream(self, rows: int | None = None) -> StepStream:
         """Return a stream of this many independent rows; None: one, or the number that the graphs fix.

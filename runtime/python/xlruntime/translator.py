@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .bundle import ENCODE, Encoder
+from .check_once import open_checked
 from .documents import Ids, encode
 from .engine import Engine
 from .errors import OptionError, TooLongError, XlruntimeError
+from .known_answers import CheckResult, check
 from .load_options import LoadKeywords, LoadOptions
 from .memory import Memory
 from .scores import Sum
@@ -162,7 +164,7 @@ def load_translator(folder: str | Path, **options: Unpack[LoadKeywords]) -> Tran
     Raises:
         BundleError: also if the bundle is a language model.
     """
-    return Translator.open(folder, LoadOptions.of(options))
+    return open_checked(Translator, folder, LoadOptions.of(options))
 
 
 class Translator(Engine):
@@ -175,6 +177,11 @@ class Translator(Engine):
         """The sizes and reserved ids of the encoder."""
         assert self.bundle.encoder is not None
         return self.bundle.encoder
+
+    def check(self) -> CheckResult:
+        """Score the target of the bundle's known answers on this machine; see `Model.check`."""
+        with self._files.unchanged():
+            return check(self)
 
     def translate(
         self, sources: Iterable[Text], *, options: SearchOptions | None = None, batch_size: int = 16
