@@ -278,5 +278,5 @@ def test_links_of_the_hubs_cache(target: str, cache: Path) -> None:
 
 
 def test_name_that_has_moved_names_its_replacement() -> None:
-    with pytest.raises(ImportError, match=r"use xlexport\.formats\.load\."):
+    with pytest.raises(ImportError, match=r"is xlexport\.formats\.load since this version"):
         importlib.import_module("xlexport.checkpoints").load  # noqa: B018 -- only asked for

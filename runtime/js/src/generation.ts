@@ -1,11 +1,11 @@
 /** Draw tokens one after another, and turn them into text, which ends before the first stop. */
 
-import { draw, Random } from "./drawing.js";
+import { draw, Random } from "./sampling.js";
 import type { Engine } from "./engine.js";
 import { TextError } from "./errors.js";
 import type { EvaluationSettings } from "./evaluation.js";
 import { counted } from "./messages.js";
-import { ruleOf, type Sampling } from "./sampling.js";
+import { ruleOf, type Sampling } from "./sampling_options.js";
 import type { GenerateOptions, Piece } from "./stream.js";
 import { asIds, checkIds, type Tokenizer } from "./tokenizers/tokenizer.js";
 

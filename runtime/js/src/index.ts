@@ -14,7 +14,7 @@ export type { EvaluationSettings, Ring, RingSizes, Setting, Settings, SettingVal
 export type { CheckResult } from "./known_answers.js";
 export { load, Model, type BundlePlace, type LoadOptions, type ScoreOptions } from "./model.js";
 export type { Device } from "./onnxruntime.js";
-export { Sampling, type SamplingOptions } from "./sampling.js";
+export { Sampling, type SamplingOptions } from "./sampling_options.js";
 export type { Document, Documents, DocumentSource } from "./documents.js";
 export { bits, type Detail, type DocumentScore, type Scores, type StreamScores, type TokenScores } from "./scores.js";
 export { FilesSource, UrlSource, type Source } from "./source.js";

@@ -1,81 +1,77 @@
-/** How tokens are drawn from logits; `drawing.ts` draws them. */
+/** Draw tokens from logits, by the rules 30 to 33 of the format. */
 
-import { ArgumentError, OptionError } from "./errors.js";
-import { refuseOthers } from "./evaluation.js";
-import { shown } from "./messages.js";
+import type { Sampling } from "./sampling_options.js";
 
 const BITS = (1n << 64n) - 1n;
-const LARGEST_PENALTY = 1e9; // farther from 1, products of logits are not finite
 
-/** How tokens are drawn. */
-export interface SamplingOptions {
-  /** Divisor of the logits; 0 takes the likeliest token. */
-  temperature?: number;
-  /** Draw only from the k likeliest tokens. */
-  topK?: number | null;
-  /** Draw only from the likeliest tokens that together reach this part of the probability. */
-  topP?: number | null;
-  /** Draw only from tokens at least so many times as likely as the likeliest one; 0: from all. */
-  minP?: number;
-  /** Divisor of the positive logits of recent tokens, and factor of negative ones; above 1, tokens repeat less often. */
-  repetitionPenalty?: number;
-  /** Number of tokens that count as recent, of the prompt and of what was drawn after it. */
-  repetitionWindow?: number;
-  /** Seed of the random draws, 0 to 2^64 - 1; null: another one for each run. */
-  seed?: number | bigint | null;
-}
+/** A generator SplitMix64. */
+export class Random {
+  #state: bigint;
 
-/** Return the rule by which so many tokens are drawn; raise OptionError if one of them is out of range. */
-export function ruleOf(maxTokens: number, sampling: Sampling | SamplingOptions | undefined): Sampling {
-  if (!(maxTokens >= 0)) throw new OptionError(`max_tokens is ${maxTokens}, at least 0 is needed.`);
-  return sampling instanceof Sampling ? sampling : new Sampling(sampling);
-}
-
-/** The rule for drawing tokens: from probabilities at `temperature`, cut by `topK`, then by `topP`, then by `minP`. */
-export class Sampling {
-  readonly temperature: number;
-  readonly topK: number | null;
-  readonly topP: number | null;
-  readonly seed: bigint | null;
-  readonly minP: number;
-  readonly repetitionPenalty: number;
-  readonly repetitionWindow: number;
-
-  /**
-   * @throws ArgumentError - not an object.
-   * @throws OptionError - unknown names, or values that are out of range; lists all of them.
-   */
-  constructor(options: SamplingOptions = {}) {
-    if (typeof options !== "object" || options === null) {
-      throw new ArgumentError(`sampling is ${shown(options)}, expected an object.`);
-    }
-    const { temperature = 1, topK = null, topP = null, seed = null, minP = 0, ...more } = options;
-    const { repetitionPenalty = 1, repetitionWindow = 64, ...others } = more;
-    const names = "temperature, topK, topP, seed, minP, repetitionPenalty, repetitionWindow";
-    refuseOthers("sampling", others, names);
-    const problems = [];
-    if (!(temperature >= 0)) problems.push(`temperature is ${temperature}, at least 0 is needed`);
-    if (topK !== null && !(topK >= 1 && Number.isInteger(topK)))
-      problems.push(`top_k is ${topK}, at least 1 is needed`);
-    if (topP !== null && !(topP > 0 && topP <= 1)) {
-      problems.push(`top_p is ${topP}, expected more than 0 and at most 1`);
-    }
-    const isWhole = typeof seed === "bigint" || Number.isSafeInteger(seed);
-    if (seed !== null && !(isWhole && seed >= 0 && seed <= BITS)) {
-      problems.push(`seed is ${seed}, expected 0 to 2^64 - 1 (a bigint beyond 2^53)`);
-    }
-    if (!(minP >= 0 && minP <= 1)) problems.push(`min_p is ${minP}, expected 0 to 1`);
-    if (!(repetitionPenalty >= 1 / LARGEST_PENALTY && repetitionPenalty <= LARGEST_PENALTY)) {
-      problems.push(`repetition_penalty is ${repetitionPenalty}, expected 1e-9 to 1e9`);
-    }
-    if (!(repetitionWindow >= 1 && Number.isInteger(repetitionWindow))) {
-      problems.push(`repetition_window is ${repetitionWindow}, at least 1 is needed`);
-    }
-    if (problems.length) throw new OptionError(`sampling: ${problems.join("; ")}.`);
-    this.temperature = temperature;
-    this.topK = topK;
-    this.topP = topP;
-    this.seed = seed === null ? null : BigInt(seed);
-    [this.minP, this.repetitionPenalty, this.repetitionWindow] = [minP, repetitionPenalty, repetitionWindow];
+  /** Begin with the seed of a rule; null: with another one each time. */
+  constructor({ seed }: Sampling) {
+    this.#state = seed ?? (globalThis.crypto.getRandomValues(new BigUint64Array(1))[0] as bigint);
   }
+
+  /** Return a number of at least 0 and below 1, in steps of 2^-53. */
+  next(): number {
+    this.#state = (this.#state + 0x9e3779b97f4a7c15n) & BITS;
+    let z = this.#state;
+    z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & BITS;
+    z = ((z ^ (z >> 27n)) * 0x94d049bb133111ebn) & BITS;
+    z ^= z >> 31n;
+    return Number(z >> 11n) / 2 ** 53;
+  }
+}
+
+/** Draw one token id from logits, after `recent` tokens. */
+export function draw(
+  rule: Sampling,
+  logits: Float32Array,
+  random: { next(): number },
+  recent: readonly number[] = [],
+): number {
+  const penalty = rule.repetitionPenalty;
+  const scores = Float64Array.from(logits);
+  for (const token of penalty === 1 ? [] : recent) {
+    const own = logits[token] as number; // each token once, however often it came
+    scores[token] = own < 0 ? own * penalty : own / penalty;
+  }
+  const likeliest = scores.reduce((best, score, token) => (score > (scores[best] as number) ? token : best), 0);
+  if (rule.temperature === 0) return likeliest;
+  const largest = scores[likeliest] as number;
+  const weights = scores.map((score) => Math.exp((score - largest) / rule.temperature));
+  const tokens = keptOf(rule, weights);
+  const goal = random.next() * cumulated(tokens, weights);
+  return cut(tokens, weights, (sum) => sum > goal).at(-1) as number;
+}
+
+/** Return the tokens that may be drawn: the likeliest first, equal ones by id; all in order if there is no cut. */
+function keptOf(rule: Sampling, weights: Float64Array): number[] {
+  const { topK, minP } = rule;
+  const topP = rule.topP === 1 ? null : rule.topP;
+  const all = Array.from(weights, (_, token) => token);
+  if (topK === null && topP === null && minP === 0) return all;
+  // Only candidates are sorted: to sort a large vocabulary takes longer than many steps. The less likely tokens have
+  // together less than 1 - topP, so none of them is needed.
+  const k = Math.min(topK ?? all.length, all.length);
+  const part = ((1 - (topP ?? 1)) / all.length) * cumulated(all, weights);
+  const least = k < all.length ? (weights.toSorted()[all.length - k] as number) : Math.max(part, minP);
+  const weight = (token: number): number => weights[token] as number;
+  const candidates = all.filter((token) => weight(token) >= least);
+  const kept = candidates.sort((a, b) => weight(b) - weight(a) || a - b).slice(0, k);
+  const goal = (topP ?? 0) * cumulated(k < all.length ? kept : all, weights);
+  const likely = topP === null ? kept : cut(kept, weights, (sum) => sum >= goal);
+  return likely.filter((token) => weight(token) >= minP); // the likeliest one has 1
+}
+
+function cumulated(tokens: readonly number[], weights: Float64Array): number {
+  return tokens.reduce((sum, token) => sum + (weights[token] as number), 0);
+}
+
+/** Return the first tokens, up to the one whose cumulated weight is enough. */
+function cut(tokens: number[], weights: Float64Array, isEnough: (sum: number) => boolean): number[] {
+  let sum = 0;
+  const place = tokens.findIndex((token) => isEnough((sum += weights[token] as number)));
+  return place < 0 ? tokens : tokens.slice(0, place + 1);
 }

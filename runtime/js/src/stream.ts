@@ -8,7 +8,7 @@ import type { Memory } from "./memory.js";
 import { counted } from "./messages.js";
 import type { Engine } from "./engine.js";
 import { inTurn, type Tensors } from "./onnxruntime.js";
-import { ruleOf, type Sampling, type SamplingOptions } from "./sampling.js";
+import { ruleOf, type Sampling, type SamplingOptions } from "./sampling_options.js";
 import { detailOf, joinDetail, lastOf, numbersOf, warningNotFinite, type Detail, type StreamScores } from "./scores.js";
 import { asIds, checkIds, utf8Bytes, type Ids } from "./tokenizers/tokenizer.js";
 

@@ -11,7 +11,7 @@ import { fileURLToPath } from "node:url";
 import * as xlruntime from "xlruntime";
 import { FilesSource, load, Sampling } from "xlruntime";
 
-import { draw } from "../dist/drawing.js";
+import { draw } from "../dist/sampling.js";
 import { importModule } from "../dist/onnxruntime.js";
 import { all, BAND, BYTES, changed, filesOf, GOLDEN, golden, open, refuses } from "./helpers.mjs";
 
