@@ -82,6 +82,11 @@ def test_rings_for_short_documents_keep_all_of_them(longest: int) -> None:
     assert all(after.window(name) >= min(longest, before.window(name)) for name in rings)
 
 
+def test_rings_stay_where_queries_see_fresh_rows() -> None:
+    chosen = dataclasses.replace(OURS, fresh_memory="zeros").choose()
+    assert chosen.for_documents(1) is chosen
+
+
 def test_none_keeps_the_default() -> None:
     own = {"segment_len": 8, "restart": False, "mem_len": 12, "clamp_len": -1, "same_length": True}
     assert OURS.choose().to_dict() == OURS.choose(mem_len=None).to_dict() == own
