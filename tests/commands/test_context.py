@@ -83,6 +83,7 @@ def test_recl_is_that_of_the_losses(invoke: Invoke, tmp_path: Path) -> None:
     assert baselines[1] < baselines[0]
 
 
+@pytest.mark.full
 def test_curves_are_drawn(invoke: Invoke, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     text, path = write(tmp_path / "text.txt"), tmp_path / "reach.svg"

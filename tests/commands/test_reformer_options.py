@@ -29,6 +29,7 @@ def long(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_rounds_of_hashing_are_chosen_when_scoring(invoke: Invoke, reformer: Path, long: Path) -> None:
     command = ("score", reformer, long, "--restart", "--json")
     found = {rounds: invoke(*command, f"--set=n_hashes={rounds}").succeeded().object for rounds in (1, 2, 3)}
@@ -61,6 +62,7 @@ def test_corpus_is_evaluated_with_restarts(invoke: Invoke, reformer: Path, long:
     assert "n_hashes 3, first memory empty, restart at the last position" in shown
 
 
+@pytest.mark.full
 def test_continuation_restarts(invoke: Invoke, reformer: Path) -> None:
     prompt = LONG[:190].decode()
     invoke("generate", reformer, prompt, "-n", "11", "--seed", "0").succeeded()

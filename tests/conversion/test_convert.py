@@ -144,6 +144,7 @@ def test_first_rows_are_written_where_they_are_not_zero(bytes_bundle: Converted,
 # Options.
 
 
+@pytest.mark.full
 def test_options_become_the_defaults_of_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
     options = ConversionOptions.of(segment_len=5, mem_len=9, clamp_len=4, same_length=True, segments=7)
     options = dataclasses.replace(options, licence=" CC-BY-4.0\n", data="all of\nenwik8")

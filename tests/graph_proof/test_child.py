@@ -40,6 +40,7 @@ def test_child_sees_nothing_of_the_parent(tmp_path: Path, monkeypatch: pytest.Mo
     assert "SECRET" not in told and "secret.txt" not in told
 
 
+@pytest.mark.full
 def test_time_is_over(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(GraphError, match=r"endless.onnx: not finished after 2 s"):

@@ -87,6 +87,7 @@ def test_place_in_a_ring_is_no_counter_and_a_table_ends(tmp_path: Path) -> None:
     assert check.passed is False and "fails from 300 on" in check.detail
 
 
+@pytest.mark.full
 def test_another_graph_and_modules(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(MODULE, "utf-8")
     path = write(tmp_path / "sum.onnx", SUM)

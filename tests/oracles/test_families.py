@@ -353,6 +353,7 @@ def test_folders_of_mamba_ssm(name: str, ids: Tensor, tmp_path: Path) -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.full
 def test_rwkv4_of_its_authors(ids: Tensor, tmp_path: Path) -> None:
     library = write(tmp_path / "folder", "rwkv, options")
     names = {"rwkv.embeddings.": "emb.", "rwkv.": "", "pre_ln": "ln0", "attention.": "att.", "feed_forward.": "ffn."}

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from tests.helpers.pages import python_of
+from tests.helpers.tiers import thinned
 from tests.scoring.conftest import Score
 from xlexport.scoring.output_formats import write_parquet
 
 OPTIONS = {"document": (), "line": ("--top", "0"), "word": ("--bos", " "), "token": ("--top", "2")}
 
 
-@pytest.mark.parametrize("level", OPTIONS)
+@pytest.mark.parametrize("level", thinned(OPTIONS, ["word", "document"]))
 def test_all_formats_say_what_json_lines_say(level: str, score: Score, texts: list[Path], tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
     odd = tmp_path / 'an, "odd"\tname.txt'

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import ReformerConfig as HuggingFaceConfig
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
+from tests.helpers.tiers import thinned
 from xlexport.families.reformer.attention import ChunkLSH, hash_buckets
 from xltraining.reformer import ReformerConfig
 
@@ -111,7 +112,7 @@ def merged(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).flatten(2)  # (B, T, H·d_head)
 
 
-@pytest.mark.parametrize("T", LENGTHS)
+@pytest.mark.parametrize("T", thinned(LENGTHS, LENGTHS[1::2]))
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_eager_against_huggingface(name: str, T: int) -> None:
     expected, buckets = wanted(name, rows(T))
