@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 QUICK = "not full and not native and not long"  # the first tier
-CASES = 3  # of a test function, in the second tier
+CASES = 2  # of a test function, in the second tier
 CONVERSIONS = {"ids_bundle", "fixed_bundle", "band", "chunk", "paper", "heavy", "scanned", "rounded"}  # slow fixtures
 
 

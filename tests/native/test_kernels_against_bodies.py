@@ -122,6 +122,7 @@ def test_golden_bundles(name: str, kernels: Kernels, tmp_path: Path) -> None:
     check(golden_bundle(name), kernels, tmp_path)
 
 
+@pytest.mark.release
 def test_fresh_bundles(
     bytes_bundle: Converted, band: ConvertedReformer, chunk: ConvertedReformer, kernels: Kernels, tmp_path: Path
 ) -> None:

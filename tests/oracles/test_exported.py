@@ -94,6 +94,7 @@ def test_graphs_against_huggingface_over_segments(
 
 
 @exported_configurations
+@pytest.mark.release
 def test_documents_that_share_a_batch_against_huggingface_on_each_alone(
     configuration: Configuration, exported: Exported, figures: Figures
 ) -> None:

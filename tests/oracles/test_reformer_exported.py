@@ -31,8 +31,14 @@ pytestmark = pytest.mark.full  # an export costs seconds
 
 Kind = Callable[[ReformerCase], ReformerOracle]
 
+QUICK = HUGGING_FACE[0]
 CASES = [
-    pytest.param(kind, case, id=f"{name}-{case}", marks=[pytest.mark.release] * (case != cases[0]))
+    pytest.param(
+        kind,
+        case,
+        id=f"{name}-{case}",
+        marks=[pytest.mark.release] * (case != QUICK),
+    )
     for name, kind, cases in (
         ("huggingface", HuggingFaceReformer, HUGGING_FACE),
         ("reformer_pytorch", PyTorchReformer, REFORMER_PYTORCH),

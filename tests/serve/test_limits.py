@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+import time
 
 import psutil
 import pytest
@@ -100,10 +101,10 @@ def test_clients_that_are_too_slow(start: Start, slow: str) -> None:
         connection.sendall(head_of(len(raw)) + (raw[:9] if slow == "sender" else raw))
         status = "408" if slow == "sender" else "499"
         while not metric(client, f'xlexport_requests_total{{route="/v1/completions",status="{status}"}}'):
-            pass
+            time.sleep(0.05)
         own = connection.getsockname()
         while any(other.raddr == own for other in psutil.Process().net_connections("tcp")):
-            pass
+            time.sleep(0.05)
     assert metric(client, "xlexport_jobs_under_way") == metric(client, "xlexport_request_bytes") == 0
 
 

@@ -86,6 +86,7 @@ def check(scheduler: Scheduler, prompts: list[Ids], rounding: float = 0) -> None
     thinned(
         [(EMPTY, 50), (CUTS_MATTER, 50), (EMPTY, 1_000), (CUTS_MATTER, 1_000), (ZEROS, 200), (BAND, 200)],
         ((EMPTY, 50), (CUTS_MATTER, 50)),
+        pytest.mark.release,
     ),
 )
 @pytest.mark.full

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.tiers import thinned
 from tests.training.runs import quiet
 from xltraining.architectures import new_model
 from xltraining.checkpoint import load_checkpoint
@@ -79,7 +80,7 @@ def difference(left: Path, right: Path) -> float:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("architecture", MODELS)
+@pytest.mark.parametrize("architecture", thinned(MODELS, ["transformer_xl"], pytest.mark.release))
 def test_two_processes_train_as_one(tmp_path: Path, text: Path, architecture: str) -> None:
     model = MODELS[architecture]
 

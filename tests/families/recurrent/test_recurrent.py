@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import xlexport
 import xlruntime
+from tests.helpers.tiers import thinned
 from tests.helpers.tiny import tiny_model
 from xlexport.bench import bench
 from xlexport.bench.report import report_rows
@@ -74,7 +75,7 @@ class Parity(DecaySegment):
         return logits, {**after, "odd": state["odd"] ^ (tokens.shape[1] % 2 == 1)}
 
 
-@pytest.fixture(scope="module", params=[Decay, DecaySegment])
+@pytest.fixture(scope="module", params=thinned([Decay, DecaySegment], [Decay], pytest.mark.release))
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     model, folder = request.param(), tmp_path_factory.mktemp("own") / "own.bundle"
     report = xlexport.export_module(model, folder, tokenizer="bytes", segment_len=7, segments=200, threads=1)
