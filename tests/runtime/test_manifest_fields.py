@@ -17,7 +17,7 @@ from tests.conformance.refusals import BASE, CONTRADICTIONS, PYTHON_ALONE
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import GOLDEN
 from tests.runtime.test_bundle_errors import refusal
-from xlruntime.bundle import DTYPES
+from xlruntime.bundle import DTYPES, EACH, Feed
 from xlruntime.devices import Device
 from xlruntime.errors import BundleFormatError
 from xlruntime.providers import device_value
@@ -198,3 +198,17 @@ def test_all_problems_are_reported_together(bundle_copy: Path) -> None:
 def test_every_type_is_of_numpy_and_of_onnxruntime() -> None:
     for dtype in DTYPES:
         assert device_value(np.zeros(2, dtype), Device("cpu")).numpy().dtype == np.dtype(dtype)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ("input", "", "", "float32"),
+        ("input", "", "", "", EACH),
+        ("tokens", "", "", "int64"),
+        ("tokens", "", "", "", EACH),
+    ],
+)
+def test_inputs_of_the_caller_have_dtype_and_shape_and_no_others_have(fields: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=f"the feed '{fields[0]}' has dtype"):
+        Feed(*fields)
