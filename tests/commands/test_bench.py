@@ -135,7 +135,6 @@ def test_sweep_is_a_table_of_all_combinations(invoke: Invoke) -> None:
     assert len({len(line) for line in (header, *lines)}) == 1
 
 
-@pytest.mark.full
 def test_sweep_as_json_is_an_object_a_combination(invoke: Invoke) -> None:
     shown = invoke("bench", BAND, *QUICK, "--segment-len", "3,40", "--set=profile=true", "--json").succeeded()
     few, many = shown.objects
