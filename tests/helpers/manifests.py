@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 from xlruntime.bundle import DIGEST, MANIFEST
 from xlruntime.bundle_files import digest_file
+from xlruntime.known_answers import ANSWERS_FILE
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 
@@ -18,6 +20,15 @@ def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> N
     manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     change(manifest)
     seal(folder, json.dumps(manifest).encode())
+
+
+def write_answers(folder: Path, answers: Any, change: Callable[[dict[str, Any]], object]) -> None:
+    """Write known answers, changed, into a bundle, and their digest into its manifest."""
+    fields = json.loads(json.dumps(dataclasses.asdict(answers)))
+    change(fields)
+    (folder / ANSWERS_FILE).write_text(json.dumps(fields), "utf-8")
+    digest = dataclasses.asdict(digest_file(folder / ANSWERS_FILE))
+    edit_manifest(folder, lambda manifest: manifest["files"].update({ANSWERS_FILE: digest}))
 
 
 def seal(folder: Path, manifest: bytes) -> None:

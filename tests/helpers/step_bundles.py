@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,9 @@ import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import save_file
 
-from tests.helpers.manifests import edit_manifest, seal
+from tests.helpers.manifests import seal, write_answers
 from xlruntime.bundle_files import digest_file
-from xlruntime.known_answers import ANSWERS_FILE, KnownSteps
+from xlruntime.known_answers import KnownSteps
 
 __all__ = ["FIRST_HIDDEN", "LONGEST", "give_step_answers", "run_steps", "write_step_bundle"]
 
@@ -89,11 +88,7 @@ def give_step_answers(folder: Path, change: Callable[[dict[str, Any]], object] =
         memory={"hidden": hidden.shape, "count": count.shape},
         certain=True,
     )
-    fields = json.loads(json.dumps(dataclasses.asdict(answers)))
-    change(fields)
-    (folder / ANSWERS_FILE).write_text(json.dumps(fields), "utf-8")
-    digest = dataclasses.asdict(digest_file(folder / ANSWERS_FILE))
-    edit_manifest(folder, lambda manifest: manifest["files"].update({ANSWERS_FILE: digest}))
+    write_answers(folder, answers, change)
     return folder
 
 

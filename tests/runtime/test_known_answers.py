@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.manifests import edit_manifest
+from tests.helpers.manifests import write_answers
 from xlruntime import BundleDamagedError, BundleFormatError, Device, Model, load
-from xlruntime.bundle_files import digest_file
 from xlruntime.known_answers import ANSWERS_FILE, KnownAnswers, walk
 
 TOKENS = tuple(range(60, 100))
@@ -28,11 +25,7 @@ def give_answers(folder: Path, change: Change = lambda answers: None) -> Path:
     found, shapes = walk(load(folder, threads=1, ops="none"), {"tokens": ids[:-1], "targets": ids[1:]}, SETTINGS)
     scores = found["log_prob"].tolist()
     answers = KnownAnswers(SETTINGS, TOKENS, tuple(scores), (1e-4,) * len(scores), shapes, None, True)
-    fields = json.loads(json.dumps(dataclasses.asdict(answers)))
-    change(fields)
-    (folder / ANSWERS_FILE).write_text(json.dumps(fields), "utf-8")
-    digest = dataclasses.asdict(digest_file(folder / ANSWERS_FILE))
-    edit_manifest(folder, lambda manifest: manifest["files"].update({ANSWERS_FILE: digest}))
+    write_answers(folder, answers, change)
     return folder
 
 

@@ -373,7 +373,7 @@ def exact_module(build_model: Callable[[], Any], arrays: Arrays) -> Any | None:
     try:
         exact = ARCHITECTURE.in_float64(build_model())
         read_steps(exact, arrays, None)
-    except Exception:
+    except Exception:  # a user's module may raise anything in a precision that it does not expect
         return None
     return exact
 
