@@ -34,9 +34,9 @@ def test_graph_against_its_module(model: type[Drawn], dynamo: bool, tmp_path: Pa
     assert verdicts["cuts"] is (None if step else True), report.rows()
 
 
-@pytest.mark.parametrize("model", [LSTM, GRU])
-def test_free_length_that_the_newer_exporter_fixed_is_found(model: type[Drawn], tmp_path: Path) -> None:
-    path = export(model(), tmp_path / "graph.onnx", dynamo=True)  # declared free, and a Reshape has the example's five
+def test_free_length_that_the_newer_exporter_fixed_is_found(tmp_path: Path) -> None:
+    # A GRU: PyTorch exports an LSTM of free length only once a process, later it unrolls each.
+    path = export(GRU(), tmp_path / "graph.onnx", dynamo=True)  # declared free, and a Reshape has the example's five
     with pytest.raises(XlexportError, match="Reshape"):
         xlexport.verify_graph(path)
     report = xlexport.verify_graph(path, options=GraphOptions(length=5))
