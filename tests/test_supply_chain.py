@@ -192,7 +192,7 @@ def test_pip_takes_xlruntime_from_the_clone_and_never_from_an_index(tmp_path: Pa
     assert (ROOT / "runtime/python").as_uri() in {one["download_info"]["url"] for one in report["install"]}
 
 
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.skipif(
     find_spec("cyclonedx_py") is None, reason="cyclonedx-bom is not installed: requirements/release.txt"
 )

@@ -77,13 +77,13 @@ def rest(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
         return out, err.result(timeout=SECONDS).decode()
 
 
-@pytest.mark.full
+@pytest.mark.full(cases=1)
 @pytest.mark.parametrize(
     ("stage", "number", "on_ctrl_c"),
     [
         ("exporting", signal.SIGTERM, signal.SIG_DFL),
         ("verifying", signal.SIGINT, signal.SIG_DFL),
-        pytest.param("verifying", signal.SIGTERM, signal.SIG_IGN, marks=pytest.mark.release),  # as of a shell's jobs
+        ("verifying", signal.SIGTERM, signal.SIG_IGN),  # as of a shell's jobs
     ],
 )
 def test_convert_that_is_stopped_leaves_nothing(

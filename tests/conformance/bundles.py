@@ -114,28 +114,30 @@ CHANGED: Mapping[str, tuple[str, Edit]] = {
 
 
 def write_bundles(
-    folder: Path, samples: Path | None, names: Iterable[str] = SAMPLES, report: Callable[[str], object] = print
+    folder: Path, samples: Path | None, names: Iterable[str] = SAMPLES, numbers_only: bool = False
 ) -> None:
     """Write all bundles of a kit.
 
     Args:
         samples: a folder with both samples as bundles; None: convert their checkpoints.
         names: the samples that the kit has.
-        report: is called with a line before something slow.
+        numbers_only: leave out tokenizers and fixed shapes.
     """
     for golden in sorted(GOLDEN.iterdir()):
         if (golden / "bundle").is_dir():
             shutil.copytree(golden / "bundle", folder / golden.name)
-    _write_small_bundles(folder, report)
-    _write_text_bundles(folder, report)
+    _write_small_bundles(folder, {} if numbers_only else FIXED)
     for name in names:
         if samples is not None:
             shutil.copytree(samples / name, folder / name)
         else:
-            report(f"converting samples/{name}")
+            print(f"converting samples/{name}")
             source = formats.load(ROOT / "samples" / name / "checkpoint.pt")
             with contextlib.redirect_stdout(io.StringIO()):
                 convert(source, folder / name, ConversionOptions(threads=1))
+    if numbers_only:
+        return
+    _write_text_bundles(folder)
     for name, (golden_name, kind, file, make) in TOKENIZERS.items():
         shutil.copytree(GOLDEN / golden_name / "bundle", folder / name)
         content = make()
@@ -154,11 +156,11 @@ def write_bundles(
         _write_manifest(folder / name, manifest)
 
 
-def _write_text_bundles(folder: Path, report: Callable[[str], object]) -> None:
+def _write_text_bundles(folder: Path) -> None:
     """Write a bundle for each kind of tokenizer, all with one model: `text_KIND`."""
     first = folder / f"text_{tokenizer_kinds.KINDS[0]}"
     config = TransformerXLConfig(**{**XL, "n_token": 600}, same_length=True, first_memory="empty")
-    report("converting a model for texts")
+    print("converting a model for texts")
     with tempfile.TemporaryDirectory() as work, contextlib.redirect_stdout(io.StringIO()):
         save_checkpoint(Path(work, "it"), config, random_model(config).state_dict())
         convert(formats.load(Path(work, "it")), first, ConversionOptions(tokenizer="none", threads=1))
@@ -202,10 +204,11 @@ MODELS: Mapping[str, TransformerXLConfig | ReformerConfig] = {
         mem_len=24, position="rotary", max_positions=0,
     ),
 }  # fmt: skip
+Fixed = tuple[TransformerXLConfig | ReformerConfig, str]
 # Graphs of fixed shapes: scores that depend on segments and scores that do not, and each layer of a Reformer.
 FEW: dict[str, Any] = {"n_head": 2, "d_model": 16, "d_head": 8, "d_inner": 24, "tgt_len": 8}
 XL: dict[str, Any] = {**FEW, "n_layer": 2, "mem_len": 12}
-FIXED: Mapping[str, tuple[TransformerXLConfig | ReformerConfig, str]] = {
+FIXED: Mapping[str, Fixed] = {
     "fixed_clusters": (
         TransformerXLConfig(**XL, clamp_len=7, same_length=True, first_memory="zeros", cutoffs=(50, 120)), "segment=8",
     ),
@@ -231,12 +234,12 @@ COPIES: Mapping[str, tuple[str, str, str, dict[str, float]]] = {
 WITHIN = {name: bounds for name, (*_, bounds) in COPIES.items()}
 
 
-def _write_small_bundles(folder: Path, report: Callable[[str], object]) -> None:
-    """Write the bundles into `folder`; `report` is called with a line before something slow."""
+def _write_small_bundles(folder: Path, fixed: Mapping[str, Fixed]) -> None:
+    """Write the bundles into `folder`."""
     free = ((name, config, None) for name, config in MODELS.items())
-    fixed = ((name, config, FixedShapes.parse(shapes)) for name, (config, shapes) in FIXED.items())
-    for name, config, shapes in (*free, *fixed):
-        report(f"converting {name}")
+    of_fixed_shapes = ((name, config, FixedShapes.parse(shapes)) for name, (config, shapes) in fixed.items())
+    for name, config, shapes in (*free, *of_fixed_shapes):
+        print(f"converting {name}")
         with tempfile.TemporaryDirectory() as work, contextlib.redirect_stdout(io.StringIO()):
             save_checkpoint(Path(work, name), config, random_model(config).state_dict())
             options = ConversionOptions(tokenizer="bytes", threads=1, segments=SEGMENTS, fixed=shapes)

@@ -26,19 +26,24 @@ from .step_models import POLICIES, carried_run, write_policy
 KIT_VERSION = 5
 
 
-def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = SAMPLES) -> list[str]:
+def write_kit(
+    folder: Path, samples: Path | None = None, names: Iterable[str] = SAMPLES, numbers_only: bool = False
+) -> list[str]:
     """Write a kit to an empty folder, and return the names of its cases.
 
     Args:
         samples: a folder with both samples as bundles; None: convert their checkpoints.
         names: the samples that the kit has.
+        numbers_only: leave out tokenizers, fixed shapes, modules and refusals, which are the same on all processors.
 
     Raises:
         AssertionError: `xlruntime` itself does not refuse what a case says, or refuses something else.
     """
     for name in ("bundles", "cases", "states"):
         (folder / name).mkdir(parents=True)
-    write_bundles(folder / "bundles", samples, names)
+    write_bundles(folder / "bundles", samples, names, numbers_only)
+    if numbers_only:
+        return _write_cases(folder, honest_cases(folder))
     write_models(folder / "bundles", SMALL)
     write_models(folder / "bundles", SMALL[:1], fixed=f"segment={SEGMENT}")
     write_policy(folder / "bundles", POLICIES[-1])
@@ -97,11 +102,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--models", action="store_true", help="write a kit of all recurrent models instead, each through 1,000 segments"
     )
+    parser.add_argument("--numbers-only", action="store_true", help="leave out what all processors do alike")
     given = parser.parse_args(arguments)
     if given.models:
         names = write_kit_of_models(given.output)
     else:
-        names = write_kit(given.output, given.samples, () if given.without_samples else SAMPLES)
+        samples = () if given.without_samples else SAMPLES
+        names = write_kit(given.output, given.samples, samples, given.numbers_only)
     print(f"{given.output}: {len(names)} cases")
 
 

@@ -52,7 +52,7 @@ BOTH = ["bytes_bundle", "ids_bundle"]
 
 
 @pytest.mark.parametrize("name", [*BOTH, "band"])
-@pytest.mark.full
+@pytest.mark.full(cases=1)
 def test_published_bundle_has_passed(name: str, request: pytest.FixtureRequest) -> None:
     converted: Converted | ConvertedReformer = request.getfixturevalue(name)
     report = converted.report
@@ -275,7 +275,7 @@ def test_other_weights_are_not_published(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, MemoryError])
-@pytest.mark.full
+@pytest.mark.full(cases=1)
 def test_failure_while_verifying_leaves_the_old_bundle(
     error: type[BaseException], reuse_export: None, bytes_bundle: Converted, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ from xlruntime.known_answers import ANSWERS_FILE, KnownTargets
 from xltraining.checkpoint import save_checkpoint
 
 pytestmark = pytest.mark.full
+WIDE: dict[str, Any] = {"d_model": 48, "d_inner": 48, "residual": "ordinary"}
 
 
 @pytest.fixture(scope="module")
@@ -41,41 +42,37 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_bundle_equals_the_trained_model_over_carried_steps(
-    checkpoint: Path, tmp_path: Path, cached_exports: None
-) -> None:
-    pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("".join(f"{'ab' * (n % 7)}\t{'xyz' * (n % 4) or 'w'}\n" for n in range(40)))
-    options = ConversionOptions(threads=1, text=pairs)
-    report = convert(load(checkpoint), tmp_path / "bundle", options).report
-    assert report.passed and report.segments > 40  # steps of several lengths
-    assert report.max_abs_log_prob_diff < 2e-5 and report.max_abs_memory_diff < 2e-5
-    assert report.rounding is not None and 0 < report.rounding.model_rms < 2e-6
-    bundle = open_any_bundle(tmp_path / "bundle", threads=1)
-    assert isinstance(bundle, Translator) and bundle.encoder.source_len == 12
-    answers = KnownTargets.read(bundle)
-    assert answers is not None and bundle.check().passed
-    assert bundle.tokenizer.decode(list(answers.source)) not in pairs.read_text()  # the default text
-
-    changed = tiny_encoder_decoder()
-    with torch.no_grad():
-        changed.decoder[4].value.weight[0, 0] += 0.01
-    ids = bundle.tokenizer.encode("any text, cut into parts that are source and target of one pair")
-    assert verify(bundle, tiny_encoder_decoder, ids, segments=9).passed
-    with pytest.raises(ParityError, match="the graphs differ from the trained model"):
-        verify(bundle, lambda: changed, ids, segments=9).require_passed()
-
-
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Convert a model with weight matrices that are large enough to quantize; `pairs.tsv` has pairs to measure on."""
     folder = tmp_path_factory.mktemp("wide")
-    model = tiny_encoder_decoder(d_model=48, d_inner=48, residual="ordinary")
+    model = tiny_encoder_decoder(**WIDE)
     save_checkpoint(folder / "checkpoint.pt", model.config, model.state_dict())
     (folder / "pairs.tsv").write_text("".join(f"{'ab' * (n % 7)}\t{'xyz' * (n % 3) or 'w'}\n" for n in range(250)))
     with export_cache.cached_exports():
-        convert(load(folder / "checkpoint.pt"), folder / "onnx", ConversionOptions(threads=1))
+        options = ConversionOptions(threads=1, text=folder / "pairs.tsv")
+        convert(load(folder / "checkpoint.pt"), folder / "onnx", options)
     return folder
+
+
+def test_bundle_equals_the_trained_model_over_carried_steps(wide: Path) -> None:
+    report = json.loads((wide / "onnx" / "parity.json").read_text("utf-8"))
+    assert report["passed"] and report["segments"] > 40  # steps of several lengths
+    assert report["max_abs_log_prob_diff"] < 2e-5 and report["max_abs_memory_diff"] < 2e-5
+    assert 0 < report["rounding"]["model_rms"] < 2e-6
+    bundle = open_any_bundle(wide / "onnx", threads=1)
+    assert isinstance(bundle, Translator) and bundle.encoder.source_len == 12
+    answers = KnownTargets.read(bundle)
+    assert answers is not None and bundle.check().passed
+    assert bundle.tokenizer.decode(list(answers.source)) not in (wide / "pairs.tsv").read_text()  # the default text
+
+    changed = tiny_encoder_decoder(**WIDE)
+    with torch.no_grad():
+        changed.decoder[4].value.weight[0, 0] += 0.01
+    ids = bundle.tokenizer.encode("any text, cut into parts that are source and target of one pair")
+    assert verify(bundle, lambda: tiny_encoder_decoder(**WIDE), ids, segments=9).passed
+    with pytest.raises(ParityError, match="the graphs differ from the trained model"):
+        verify(bundle, lambda: changed, ids, segments=9).require_passed()
 
 
 def test_known_answers_are_scores_of_the_trained_model(

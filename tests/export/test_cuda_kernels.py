@@ -109,6 +109,7 @@ def test_loops_and_no_loops_agree_over_300_carried_segments(band: ConvertedRefor
 
 
 @pytest.mark.parametrize("rule", ["paper", "chunk"])
+@pytest.mark.release
 def test_loops_and_no_loops_agree_on_whole_documents(rule: str, request: pytest.FixtureRequest) -> None:
     model = request.getfixturevalue(rule).open()
     for length in (1, 3, 4, 50, 100):

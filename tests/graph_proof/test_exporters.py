@@ -25,6 +25,7 @@ def module(model: type[Drawn]) -> str:
 
 @BOTH
 @pytest.mark.parametrize("model", [LSTM, GRU, NoPositions])
+@pytest.mark.full(cases=1)
 def test_graph_against_its_module(model: type[Drawn], dynamo: bool, tmp_path: Path) -> None:
     step = dynamo and model is not NoPositions  # the newer exporter fixes the length of recurrences
     path = export(model(), tmp_path / "graph.onnx", dynamo=dynamo, step=step)

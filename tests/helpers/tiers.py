@@ -1,7 +1,8 @@
 """The tiers of tests: what a run leaves out, and which tests and parameters belong to a later tier.
 
 `pytest` runs the first tier, `pytest -m full` the second and `pytest -m native` the third. Of the cases of a test
-function, the second tier tries `CASES`, spread over their list, unless its mark says `full(every=True)`.
+function, the second tier tries `CASES`, spread over their list. Its mark may say otherwise: `full(cases=1)`, or
+`full(every=True)`.
 Before a release, `pytest -m 'full or release'` runs all cases, and what costs most.
 """
 
@@ -49,10 +50,13 @@ def _cases_of_releases(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the cases of the second tier's functions that it does not try."""
     functions: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if (mark := item.get_closest_marker("full")) and not mark.kwargs.get("every"):
+        if item.get_closest_marker("full"):
             functions[item.nodeid.partition("[")[0]].append(item)
     for cases in functions.values():
-        tried = {cases[round(n * (len(cases) - 1) / (CASES - 1))].nodeid for n in range(CASES)}
+        mark = cases[0].get_closest_marker("full")
+        assert mark is not None
+        number = len(cases) if mark.kwargs.get("every") else min(mark.kwargs.get("cases", CASES), len(cases))
+        tried = {cases[round(n * (len(cases) - 1) / max(1, number - 1))].nodeid for n in range(number)}
         yield from (case for case in cases if case.nodeid not in tried)
 
 

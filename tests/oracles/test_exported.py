@@ -71,6 +71,7 @@ def run_pure(model: Model, purpose: str, memory: Memory, tokens: Tensor, targets
 @pytest.mark.parametrize("batch_size", [1, 3])
 @exported_configurations
 @torch.no_grad()
+@pytest.mark.full(cases=1)
 def test_graphs_against_huggingface_over_segments(
     configuration: Configuration, batch_size: int, exported: Exported, figures: Figures
 ) -> None:

@@ -36,7 +36,7 @@ def ids_file(folder: Path, tokens: int) -> Path:
 
 
 @pytest.mark.parametrize("tokens", [2048, 96])
-@pytest.mark.full
+@pytest.mark.full(cases=1)
 def test_graphs_that_read_the_last_token_are_checked(
     tokens: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

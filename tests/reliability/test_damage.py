@@ -320,6 +320,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
 
 @THOROUGH
 @given(data=st.data())
+@pytest.mark.release
 def test_damaged_checkpoint_is_refused_or_right(data: st.DataObject, checkpoints: list[Sample], tmp_path: Path) -> None:
     """Without checksums, damage in weights gives another model of the same shape."""
     sample = data.draw(st.sampled_from(checkpoints))

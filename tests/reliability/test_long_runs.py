@@ -21,6 +21,7 @@ THREADS = 8
 TOKENS = 190  # of a document: the Reformer reads 200
 
 
+@pytest.mark.release
 def test_long_stream_keeps_counting_and_scoring(tmp_path: Path) -> None:
     result = soak(20_000, tmp_path)
     # The same sums of at most 26 terms in another order: 2e-6 seen.

@@ -119,7 +119,7 @@ def test_one_input_is_read_by_all_targets(tmp_path: Path) -> None:
 
 
 @NEEDS_ATHERIS
-@pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize(("name", "findings"), [("planted", True), ("words", False)])
 def test_search_finds_what_is_planted_and_nothing_else(name: str, findings: bool, tmp_path: Path) -> None:
     result = search(tmp_path, name, "--seconds", "90" if findings else "6")  # a search ends with its first finding

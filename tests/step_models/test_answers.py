@@ -29,6 +29,7 @@ def answers_of(folder: Path) -> KnownSteps:
 
 
 @pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.full(cases=1)
 def test_a_user_s_inputs_are_not_in_the_bundle(fixed: bool, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", x=np.full((90, 4), 0.123456, np.float32))
     options: dict[str, Any] = {"fixed": FixedShapes.parse("batch=2,segment=24")} if fixed else {}
@@ -56,6 +57,7 @@ class Masked(Leaky):
 
 
 @pytest.mark.parametrize("kind", [Wide, Masked])
+@pytest.mark.full(cases=1)
 def test_steps_that_do_not_suit_give_no_answers_and_a_line(kind: type[Leaky], tmp_path: Path) -> None:
     lines: list[str] = []
     xlexport.convert(kind(), tmp_path / "bundle", segments=20, tell=lines.append)
@@ -83,6 +85,7 @@ def test_fewer_steps_are_kept_of_large_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.full(cases=1)
 def test_one_percent_in_a_weight_of_a_policy_is_noticed(name: str, tmp_path: Path) -> None:
     write_policy(tmp_path, name)
     folder = tmp_path / name

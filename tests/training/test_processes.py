@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.tiers import thinned
 from tests.training.runs import quiet
 from xltraining.architectures import new_model
 from xltraining.checkpoint import load_checkpoint
@@ -79,8 +78,8 @@ def difference(left: Path, right: Path) -> float:
     return max((tensor - others[name]).abs().max().item() for name, tensor in weights.items())
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("architecture", thinned(MODELS, ["transformer_xl"], pytest.mark.release))
+@pytest.mark.release
+@pytest.mark.parametrize("architecture", MODELS)
 def test_two_processes_train_as_one(tmp_path: Path, text: Path, architecture: str) -> None:
     model = MODELS[architecture]
 

@@ -94,7 +94,7 @@ def test_training_learns_and_resumes_bit_for_bit(config: RecurrentModelConfig, t
     assert model.head.weight is model.word_emb.weight
 
 
-@pytest.mark.full
+@pytest.mark.full(cases=1)
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.NAME)
 def test_checkpoints_convert(config: RecurrentModelConfig, tmp_path: Path, cached_exports: None) -> None:
     model = model_of(replace(config, tgt_len=5))

@@ -107,7 +107,7 @@ print(json.dumps(cell(MODELS[-1], 256, int(sys.argv[1]), 64, Path(sys.argv[2])))
 """
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_memory_of_a_run_does_not_grow_with_its_weights(tmp_path: Path) -> None:
     """Measure it in a process of its own, with the allocator's own settings."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}

@@ -80,6 +80,7 @@ def test_wrong_heavy_model_is_refused(part: str, factor: float, heavy: Converted
         xlexport.assert_parity(heavy[0], wrong, text=heavy[1], as_ids=True)
 
 
+@pytest.mark.release
 def test_impossible_tokens_in_the_runtime(heavy: Converted) -> None:
     model, ids = xlruntime.load(heavy[0], threads=1), np.arange(N_TOKEN)
     with pytest.warns(xlruntime.NonFiniteScoreWarning):

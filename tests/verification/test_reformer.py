@@ -225,7 +225,7 @@ def nearly_tied(model: Reformer, ids: npt.NDArray[np.int64], by: float) -> Refor
     return other
 
 
-@pytest.mark.full
+@pytest.mark.release
 def test_flips_of_tiny_margin_are_counted_and_allowed(band: ConvertedReformer) -> None:
     report = check(band, eager=nearly_tied(band.model, IDS[:800], by=3e-5), segments=100)
     report.require_passed()

@@ -74,7 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", action="append", choices=PLATFORMS, metavar="NAME", help="try this one; repeatable")
     parser.add_argument("--list", action="store_true", help="list the names, and try nothing")
     parser.add_argument("--offline", action="store_true", help="try what was prepared earlier; download nothing")
-    parser.add_argument("--quick", action="store_true", help="leave out C without kernels, and Python with them")
+    quick = "leave out C without kernels, Python with them, and cases that all processors play alike"
+    parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--jobs", type=int, default=1, help="how many rows to try at once (default: 1)")
     parser.add_argument("--kit", type=Path, help="a kit of these sources without samples (default: it is written)")
     parser.add_argument("--downloads", type=Path, default=DOWNLOADS, help="folder of downloads (default: %(default)s)")
@@ -85,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         parser.error("it needs Linux on x86-64")
-    workshop = Workshop(options.downloads, options.offline, options.kit)
+    workshop = Workshop(options.downloads, options.offline, options.kit, options.quick)
     workshop.built.mkdir(parents=True, exist_ok=True)
     with FileLock(workshop.built / "lock"):  # two runs would take the kit from each other
         names = options.only or PLATFORMS

@@ -48,11 +48,12 @@ class Workshop:
         downloads: the folder of downloads.
         offline: download and install nothing; what was not downloaded earlier is `Missing`.
         kit: the folder of the small kit; None: write it.
+        quick: write only what processors may compute otherwise.
     """
 
-    def __init__(self, downloads: Path, offline: bool, kit: Path | None = None) -> None:
+    def __init__(self, downloads: Path, offline: bool, kit: Path | None = None, quick: bool = False) -> None:
         self.built = ROOT / "build" / "platforms"
-        self._downloads, self._offline, self._kit = downloads, offline, kit
+        self._downloads, self._offline, self._kit, self._quick = downloads, offline, kit, quick
         self._has_web = False
 
     @alone
@@ -66,7 +67,7 @@ class Workshop:
             folder = self.built / "kit"
             shutil.rmtree(folder, ignore_errors=True)
             write = (sys.executable, "-m", "tests.conformance.write", "--without-samples", "-o", folder)
-            _run(*write, folder=ROOT, error=Broken)
+            _run(*write, *(["--numbers-only"] if self._quick else []), folder=ROOT, error=Broken)
             self._kit = folder
         return self._kit
 

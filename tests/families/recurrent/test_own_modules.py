@@ -16,7 +16,7 @@ QUICK_WRONG = ("old keys stay", "decay that underflows", "undefined weight", "Py
 
 
 @pytest.mark.parametrize("name", thinned(RIGHT, ["VanillaRNN", "LogSpaceScan"], pytest.mark.release))
-@pytest.mark.full
+@pytest.mark.full(cases=1)
 def test_right_module_converts(name: str, tmp_path: Path) -> None:
     report = xlexport.export_module(RIGHT[name](), tmp_path / "own.bundle", threads=1)
     assert report.passed
