@@ -96,6 +96,7 @@ def test_weights_within_a_scan(
     assert report.weights_bytes < 256 * D * 4 + 3 * 0.3 * scanned_weights  # copies of three graphs
 
 
+@pytest.mark.release
 def test_files_hold_nothing_of_this_machine_and_share_weights(scanned: Path) -> None:
     for path in scanned.glob("*.onnx"):
         assert not re.search(rb"\.py\b|site-packages|stack_trace", path.read_bytes())  # notes of torch's exporter
@@ -103,6 +104,7 @@ def test_files_hold_nothing_of_this_machine_and_share_weights(scanned: Path) -> 
         assert not body.initializers and not any(node.op_type == "Constant" for node in body)
 
 
+@pytest.mark.release
 def test_float16_ends_at_a_scan(scanned: Path, tmp_path: Path) -> None:
     why = "recurrent_0: the operator LSTM needs float32; .*head: float16 ends at a scan"
     with pytest.raises(QuantizationError, match=f"no weight matrices that can be float16; .*{why}"):

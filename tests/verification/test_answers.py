@@ -114,7 +114,7 @@ def test_bounds_are_rounded_up_to_one_digit(number: float, rounded: Any) -> None
     assert rounded_up(number) == rounded
 
 
-@pytest.mark.full
+@pytest.mark.full(cases=1)
 @pytest.mark.parametrize("name", ["bytes_bundle", "paper"])
 def test_small_faults_are_noticed(name: str, request: pytest.FixtureRequest) -> None:
     converted: Converted | ConvertedReformer = request.getfixturevalue(name)
