@@ -48,6 +48,9 @@ STARTS = 24  # pieces of text in which a hash without a close decision is sought
 # SSE4.2 and ARM, of the small models of tests/conformance/bundles.py.
 QUANTIZED = {"float16": 0.06, "int8": 0.1, "weight-int8": 0.25, "weight-int4": 0.25}
 QUANTIZED_MEMORY = 0.25  # with memories of integers
+# Large models may move further. So a bound is also `SPREAD` times the largest change that noise in the carried memories
+# makes in `WALKS` readings. With this noise, a Transformer-XL in int8 moves about as far as between kernels and bodies.
+NOISE, WALKS, SPREAD = 1e-5, 4, 3
 LEAD = 100  # times the error of a hash's projections, by which every bucket must lead
 
 
@@ -124,8 +127,14 @@ def answers_of_graphs(engine: Engine, before: KnownAnswers) -> KnownAnswers:
     bound = QUANTIZED_MEMORY if has_integers else QUANTIZED.get(precision, max(before.bounds))
     inputs, longest = before.arrays(engine.bundle)[0], engine.bundle.evaluation.longest_part
     inputs = {name: ids[:longest] for name, ids in inputs.items()}
-    found, memory = walk(engine, inputs, settings, source=getattr(before, "source", None))
+    source = getattr(before, "source", None)
+    found, memory = walk(engine, inputs, settings, source=source)
     scores = found["log_prob"].tolist()
+    if precision != "float32" or has_integers:
+        noise = _Noise()
+        walks = (walk(engine, inputs, settings, source=source, after_step=noise.add)[0] for _ in range(WALKS))
+        changes = [float(np.abs(other["log_prob"] - found["log_prob"]).max()) for other in walks]
+        bound = max(bound, rounded_up(SPREAD * max(changes)))
     return dataclasses.replace(
         before,
         settings=settings,
@@ -137,6 +146,21 @@ def answers_of_graphs(engine: Engine, before: KnownAnswers) -> KnownAnswers:
         # Graphs do not say how clearly a bucket leads; bounds of rounded numbers were not measured on all processors.
         certain=before.certain and before.margin is None and precision == "float32" and not has_integers,
     )
+
+
+class _Noise:
+    """Noise as large as rounding, the same in each process."""
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(0)
+
+    def add(self, memory: Memory) -> None:
+        """Change all floats of a memory on the CPU by about `NOISE` of each, or by the last digit of their type."""
+        for entry in memory.entries:
+            array = memory.array(entry)
+            if array.dtype.kind == "f":
+                scale = max(NOISE, float(np.finfo(array.dtype).eps) / 2)
+                array *= (1 + scale * self._random.standard_normal(array.shape)).astype(array.dtype)
 
 
 def with_answers(folder: Path, bundle: Bundle, answers: KnownAnswers | KnownSteps | None, tell: Tell) -> Bundle:

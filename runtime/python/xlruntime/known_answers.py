@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
@@ -22,6 +22,7 @@ from .tokenizer_entry import TokenId
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .memory import Memory
 
 __all__ = [
     "ANSWERS_FILE",
@@ -239,6 +240,7 @@ def walk(
     settings: Mapping[str, int | bool],
     seconds: float = math.inf,
     source: Sequence[int] | None = None,
+    after_step: Callable[[Memory], None] | None = None,
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, tuple[int, ...]]]:
     """Run inputs (n, …) as one document or series, in steps of `segment_len`.
 
@@ -246,6 +248,7 @@ def walk(
         settings: the evaluation settings.
         seconds: time after which no other step begins.
         source: ids of the text that an encoder-decoder translates.
+        after_step: is called with the memory after each step.
 
     Returns:
         The outputs (n, …) by name, and the shape of each memory for one batch row.
@@ -261,6 +264,8 @@ def walk(
             break
         part = {name: array[None, start : start + longest].repeat(rows, axis=0) for name, array in inputs.items()}
         parts.append(engine.run(purpose, memory, part))
+        if after_step is not None:
+            after_step(memory)
     found = {name: np.concatenate([part[name][0] for part in parts]) for name in parts[0]}
     return found, {entry.input: (1, *memory.array(entry).shape[1:]) for entry in memory.entries}
 
