@@ -49,8 +49,12 @@ TEXTS = {
 }
 
 
-def honest_cases(kit: Path) -> Iterator[Case]:
-    """Yield the cases of all bundles in `kit`, without what they expect; those against eager models have it."""
+def honest_cases(kit: Path, numbers_only: bool = False) -> Iterator[Case]:
+    """Yield the cases of all bundles in `kit`, without what they expect; those against eager models have it.
+
+    Args:
+        numbers_only: of bundles with numbers of an eager model, yield only the comparison with them.
+    """
     files = Files(kit)
     for folder in sorted((kit / "bundles").iterdir()):
         bundle = read_bundle(folder)
@@ -63,6 +67,10 @@ def honest_cases(kit: Path) -> Iterator[Case]:
             continue
         if bundle.fixed.get("batch", 1) != 1:  # of which only the refusal is a case
             continue
+        if (GOLDEN / name / "expected.safetensors").is_file():
+            yield _case("eager", name, _eager(name, files))
+            if numbers_only:
+                continue
         documents = _documents(name, bundle)
         yield _case("scores", name, _scores(name, bundle, documents, files))
         if ANSWERS_FILE in bundle.files:
@@ -74,8 +82,6 @@ def honest_cases(kit: Path) -> Iterator[Case]:
             yield _case("generate", name, _generate(bundle, documents))
         if name in TEXTS:
             yield _case("text", name, _text(name))
-        if (GOLDEN / name / "expected.safetensors").is_file():
-            yield _case("eager", name, _eager(name, files))
     changed = files.edited("two_rings", "passed_over", _prefer_unknown_kernels)
     yield {
         "name": "passed_over",

@@ -43,7 +43,7 @@ def write_kit(
         (folder / name).mkdir(parents=True)
     write_bundles(folder / "bundles", samples, names, numbers_only)
     if numbers_only:
-        return _write_cases(folder, honest_cases(folder))
+        return _write_cases(folder, honest_cases(folder, numbers_only))
     write_models(folder / "bundles", SMALL)
     write_models(folder / "bundles", SMALL[:1], fixed=f"segment={SEGMENT}")
     write_policy(folder / "bundles", POLICIES[-1])

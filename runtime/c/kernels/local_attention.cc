@@ -67,6 +67,7 @@ OrtStatus* LocalAttention::compute(Context& run) const {
   int64_t most_keys = (chunks_before + 1) * chunk_length;
   if (most_keys > K) most_keys = K;
   const LocalLoops& loops = level().local;
+  const float *const queries = query.as<float>(), *const keys = key.as<float>(), *const values = value.as<float>();
   const size_t bytes = static_cast<size_t>(loops.scratch(most_keys, d)) * sizeof(float);
   return run_with_scratch(run, "LocalAttention", B * H * most_blocks, bytes, [&](char* scratch, int64_t task) {
     const int64_t head = task / most_blocks;  // of all batch rows
@@ -79,9 +80,9 @@ OrtStatus* LocalAttention::compute(Context& run) const {
     const LocalBlock block = {end - first,
                               first - oldest,
                               d,
-                              query.as<float>() + (head * S + first) * d,
-                              key.as<float>() + row * d,
-                              value.as<float>() + row * d,
+                              queries + (head * S + first) * d,
+                              keys + row * d,
+                              values + row * d,
                               attended + (head * S + first) * d};
     loops.attend(block, reinterpret_cast<float*>(scratch));
   });
