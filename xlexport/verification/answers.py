@@ -45,11 +45,12 @@ ROOM = 10  # times the verified error; rounded up to one digit, a bound is at mo
 DIGITS = 7  # of an answer in nats, behind the point
 STARTS = 24  # pieces of text in which a hash without a close decision is sought
 # Nats of a quantized bundle: about three times the largest differences between kernels and bodies on AVX-512, AVX2,
-# SSE4.2 and ARM, of the small models of tests/conformance/bundles.py.
-QUANTIZED = {"float16": 0.06, "int8": 0.1, "weight-int8": 0.25, "weight-int4": 0.25}
+# SSE4.2 and ARM, of the small models of tests/conformance/bundles.py; for float16, of the sample on ARM.
+QUANTIZED = {"float16": 0.3, "int8": 0.1, "weight-int8": 0.25, "weight-int4": 0.25}
 QUANTIZED_MEMORY = 0.25  # with memories of integers
 # Large models may move further. So a bound is also `SPREAD` times the largest change that noise in the carried memories
-# makes in `WALKS` readings. With this noise, a Transformer-XL in int8 moves about as far as between kernels and bodies.
+# makes in `WALKS` readings. With this noise, a trained Transformer-XL moves about as far as between kernels and bodies:
+# between them, and between AVX2, SSE4.2 and ARM, the sample moved at most 0.52 of the bound.
 NOISE, WALKS, SPREAD = 1e-5, 4, 3
 LEAD = 100  # times the error of a hash's projections, by which every bucket must lead
 
@@ -134,7 +135,8 @@ def answers_of_graphs(engine: Engine, before: KnownAnswers) -> KnownAnswers:
         noise = _Noise()
         walks = (walk(engine, inputs, settings, source=source, after_step=noise.add)[0] for _ in range(WALKS))
         changes = [float(np.abs(other["log_prob"] - found["log_prob"]).max()) for other in walks]
-        bound = max(bound, rounded_up(SPREAD * max(changes)))
+        if bound < (moved := SPREAD * max(changes)) < math.inf:
+            bound = rounded_up(moved)
     return dataclasses.replace(
         before,
         settings=settings,
@@ -143,8 +145,9 @@ def answers_of_graphs(engine: Engine, before: KnownAnswers) -> KnownAnswers:
         bounds=(bound,) * len(scores),
         memory=memory,
         margin=None,
-        # Graphs do not say how clearly a bucket leads; bounds of rounded numbers were not measured on all processors.
-        certain=before.certain and before.margin is None and precision == "float32" and not has_integers,
+        # Graphs do not say how clearly a bucket leads. In other low precision than `int8`, ONNX Runtime computes in
+        # another way on each kind of processor; for memories of integers, kernels and bodies do.
+        certain=before.certain and before.margin is None and precision in ("float32", "int8") and not has_integers,
     )
 
 

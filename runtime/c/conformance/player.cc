@@ -429,7 +429,8 @@ Object Player::run(const Object& action) {
   std::vector<Numbers> given, taken;
   for (const auto& [name, value] : field<Object>(action, "inputs")) {
     const xlr_tensor_info* const end = info().inputs + info().input_count;
-    const auto* const wanted = std::find_if(info().inputs, end, [&](const auto& each) { return each.name == name; });
+    const auto is_named = [&input = name](const auto& each) { return each.name == input; };
+    const auto* const wanted = std::find_if(info().inputs, end, is_named);
     Numbers& numbers = given.emplace_back(Numbers{name, wanted == end ? "float32" : wanted->dtype});
     numbers.read(value, 0);
     if (numbers.sizes.size() > 1) steps = numbers.sizes[1];
