@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -132,8 +133,8 @@ def answers_of_graphs(engine: Engine, before: KnownAnswers) -> KnownAnswers:
     found, memory = walk(engine, inputs, settings, source=source)
     scores = found["log_prob"].tolist()
     if precision != "float32" or has_integers:
-        noise = _Noise()
-        walks = (walk(engine, inputs, settings, source=source, after_step=noise.add)[0] for _ in range(WALKS))
+        add_noise = functools.partial(_add_noise, np.random.default_rng(0))
+        walks = (walk(engine, inputs, settings, source=source, after_step=add_noise)[0] for _ in range(WALKS))
         changes = [float(np.abs(other["log_prob"] - found["log_prob"]).max()) for other in walks]
         if bound < (moved := SPREAD * max(changes)) < math.inf:
             bound = rounded_up(moved)
@@ -151,19 +152,13 @@ def answers_of_graphs(engine: Engine, before: KnownAnswers) -> KnownAnswers:
     )
 
 
-class _Noise:
-    """Noise as large as rounding, the same in each process."""
-
-    def __init__(self) -> None:
-        self._random = np.random.default_rng(0)
-
-    def add(self, memory: Memory) -> None:
-        """Change all floats of a memory on the CPU by about `NOISE` of each, or by the last digit of their type."""
-        for entry in memory.entries:
-            array = memory.array(entry)
-            if array.dtype.kind == "f":
-                scale = max(NOISE, float(np.finfo(array.dtype).eps) / 2)
-                array *= (1 + scale * self._random.standard_normal(array.shape)).astype(array.dtype)
+def _add_noise(random: np.random.Generator, memory: Memory) -> None:
+    """Change all floats of a memory on the CPU by about `NOISE` of each, or by the last digit of their type."""
+    for entry in memory.entries:
+        array = memory.array(entry)
+        if array.dtype.kind == "f":
+            scale = max(NOISE, float(np.finfo(array.dtype).eps) / 2)
+            array *= (1 + scale * random.standard_normal(array.shape)).astype(array.dtype)
 
 
 def with_answers(folder: Path, bundle: Bundle, answers: KnownAnswers | KnownSteps | None, tell: Tell) -> Bundle:
