@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,13 +127,20 @@ def test_offline_downloads_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
-def test_quick_leaves_out_what_other_rows_cover(tmp_path: Path) -> None:
+def test_quick_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, offline=True)
     rows = {quick: command.attempts("haswell", workshop, quick) for quick in (False, True)}
-    assert [(row.runtime, row.kernels) for row in rows[True]] == [("C", "avx2")]
+    assert [(row.runtime, row.kernels) for row in rows[True]] == [("Python", "avx2")]
     assert {(row.runtime, row.kernels) for row in rows[False]} == {
         (runtime, kernels) for runtime in ("Python", "C") for kernels in ("none", "avx2")
     }
+    monkeypatch.setitem(sys.modules, "xlexport_ops", SimpleNamespace(LIBRARY="installed.so"))
+    monkeypatch.setattr(subprocess, "run", None)
+    quick = Workshop(tmp_path, offline=True, quick=True)
+    assert quick.kernels("linux-x86_64") == Path("installed.so")
+    monkeypatch.setitem(sys.modules, "xlexport_ops", None)
+    with pytest.raises(Missing, match="xlexport-ops is not installed"):
+        quick.kernels("linux-x86_64")
 
 
 def test_list_imports_no_torch() -> None:

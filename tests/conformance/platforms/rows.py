@@ -27,7 +27,7 @@ HOST = f"{platform.machine()} host"
 PACKAGES = ("onnxruntime", "numpy", "safetensors", "tokenizers", "sentencepiece")
 CONFORMANCE = "xlconformance"
 CASES = "state_"
-KERNELS = f"linux-{platform.machine()}"
+KERNELS = "linux-x86_64"  # of this machine
 MANYLINUX = tuple(f"manylinux_2_{number}_x86_64" for number in (28, 27, 17))
 NODES = ("20.20.2", "22.23.3", "24.21.0")
 PYTHONS = {"3.11": "bookworm", "3.12": None, "3.13": "trixie", "3.14": "sid"}  # and the suites of Debian that have them
@@ -58,7 +58,7 @@ def c_runner(place: str, kernels: str, make: Callable[[], Program]) -> list[Runn
         program = make()
         return Program((*program.command, "--no-kernels"), program.environment, program.path)
 
-    return [Runner(place, "C", kernels, make), Runner(place, "C", "none", without)]
+    return [Runner(place, "C", kernels, make, quick=False), Runner(place, "C", "none", without, quick=False)]
 
 
 def host_program(workshop: Workshop, runner: Path | None = None) -> Program:
@@ -70,6 +70,7 @@ def host_program(workshop: Workshop, runner: Path | None = None) -> Program:
 
 def host(workshop: Workshop) -> list[Runner]:
     """Return all runtimes on this machine."""
+    python = partial(python_program, [sys.executable])
 
     def node(*options: str) -> Program:
         return Program((workshop.tool("node", "nodejs"), workshop.web() / "conformance" / "run.mjs", *options))
@@ -83,8 +84,8 @@ def host(workshop: Workshop) -> list[Runner]:
         return Runner(HOST, name.capitalize(), "", prepare)
 
     return [
-        Runner(HOST, "Python", "xlexport-ops", lambda: python_program([sys.executable], workshop.kernels(KERNELS))),
-        Runner(HOST, "Python", "none", lambda: python_program([sys.executable], "none")),
+        Runner(HOST, "Python", "xlexport-ops", lambda: python(workshop.kernels(KERNELS)), quick=False),
+        Runner(HOST, "Python", "none", lambda: python("none"), quick=False),
         *c_runner(HOST, "", lambda: host_program(workshop)),
         Runner(HOST, "Node", "", node),
         browser("chromium", "chromium", "chromium"),
@@ -202,8 +203,8 @@ def x86(processor: str, instructions: str, kernels: str, workshop: Workshop) -> 
         return python_program([*emulated(), sys.executable], ops)
 
     return [
-        Runner(name, "Python", kernels, lambda: python(workshop.kernels("linux-x86_64"))),
-        Runner(name, "Python", "none", lambda: python("none")),
+        Runner(name, "Python", kernels, lambda: python(workshop.kernels(KERNELS))),
+        Runner(name, "Python", "none", lambda: python("none"), quick=False),
         *c_runner(name, kernels, c_program),
     ]
 
@@ -211,7 +212,7 @@ def x86(processor: str, instructions: str, kernels: str, workshop: Workshop) -> 
 def aarch64(workshop: Workshop) -> list[Runner]:
     """Return Python and C on 64-bit ARM."""
     return [
-        Runner(ARM, "Python", "base", lambda: aarch64_python(workshop, workshop.kernels("linux-aarch64"))),
+        Runner(ARM, "Python", "base", lambda: aarch64_python(workshop, workshop.kernels("linux-aarch64")), quick=False),
         Runner(ARM, "Python", "none", lambda: aarch64_python(workshop, "none")),
         *c_runner(ARM, "base", lambda: aarch64_program(workshop)),
     ]
@@ -309,7 +310,7 @@ def macos(workshop: Workshop) -> list[Attempt]:
         return Outcome(True, "compiled and linked, not run")
 
     return [
-        Attempt(f"macOS {processor}", "C", "compiled", lambda processor=processor: compile_for(processor))  # type: ignore[misc]
+        Attempt(f"macOS {processor}", "C", "compiled", partial(compile_for, processor), quick=False)
         for processor in TARGETS
     ]
 

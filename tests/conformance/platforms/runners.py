@@ -49,12 +49,14 @@ class Runner:
         runtime: the language; what the runner itself reports takes its place.
         kernels: what it must report: an instruction set, "none", or "" where kernels do not exist.
         prepare: makes its program ready; it raises `Missing` if that cannot be done here.
+        quick: whether quick runs try it, which compile nothing.
     """
 
     platform: str
     runtime: str
     kernels: str
     prepare: Callable[[], Program]
+    quick: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Attempt:
     runtime: str
     kernels: str
     run: Callable[[], Outcome]
+    quick: bool = True
 
 
 def run_program(program: Program, arguments: Sequence[str | Path]) -> tuple[int, list[str], list[str]]:

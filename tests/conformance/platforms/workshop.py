@@ -48,7 +48,7 @@ class Workshop:
         downloads: the folder of downloads.
         offline: download and install nothing; what was not downloaded earlier is `Missing`.
         kit: the folder of the small kit; None: write it.
-        quick: write only what processors may compute otherwise.
+        quick: compile nothing, and write only what processors may compute otherwise.
     """
 
     def __init__(self, downloads: Path, offline: bool, kit: Path | None = None, quick: bool = False) -> None:
@@ -186,7 +186,18 @@ class Workshop:
 
     @alone
     def kernels(self, platform: str) -> Path:
-        """Return the library of kernels that the wheel of a platform has, compiled with zig."""
+        """Return the library of kernels in the wheel of a platform, compiled with zig; if quick, the installed one.
+
+        Raises:
+            Missing: zig, or the package, is not installed.
+            Broken: the kernels do not compile.
+        """
+        if self._quick:
+            try:
+                import xlexport_ops
+            except ImportError:
+                raise Missing("xlexport-ops is not installed (pip install ./runtime/c)") from None
+            return Path(xlexport_ops.LIBRARY)
         sys.path.insert(0, str(NATIVE))
         from build_library import build_for
         from platforms import PLATFORMS
