@@ -21,7 +21,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import logging
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,12 +36,13 @@ from benchmarks.sides import (
     Figures,
     Pieces,
     Ready,
+    Run,
     Side,
     Sides,
     add_to_json,
+    benchmark,
     bundle_of,
     code_digest,
-    common_options,
     log_probs,
     measure,
     print_table,
@@ -218,22 +218,20 @@ def our_eager(source: Path | dict[str, int], threads: int, case: Segment) -> Rea
 MODELS = {"mamba": mamba_peers, "lstm": lstm_peers}
 
 
-@click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
+@benchmark
 @click.option("--model", "names", multiple=True, type=click.Choice(list(MODELS)), help="Default: all. May be repeated.")
-@common_options
-def main(names: tuple[str, ...], rounds: int, threads: int, tiny: bool, folder: Path | None, file: Path | None) -> None:
+def main(run: Run, names: tuple[str, ...]) -> None:
     """Measure and print each model, number of threads and kind of step in turn."""
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in names or MODELS:
-            shape = (TINY if tiny else SHAPES)[name]
-            place = (folder or Path(scratch)) / "-".join(map(str, shape.values()))
-            place.mkdir(parents=True, exist_ok=True)
-            bundle, peers = MODELS[name](place, shape)
-            for count, kind in itertools.product(sorted({1, threads}), LENGTHS):
-                title = f"{name}, {kind} by {kind}, {count} threads"
-                figures = compare(bundle, peers, LENGTHS[kind][name], rounds, count) | {"shape": shape}
-                print_table(title, figures, ours=figures["ours"])
-                add_to_json(file, title, figures)
+    for name in names or MODELS:
+        shape = (TINY if run.tiny else SHAPES)[name]
+        place = run.folder / "-".join(map(str, shape.values()))
+        place.mkdir(parents=True, exist_ok=True)
+        bundle, peers = MODELS[name](place, shape)
+        for count, kind in itertools.product(sorted({1, run.threads}), LENGTHS):
+            title = f"{name}, {kind} by {kind}, {count} threads"
+            figures = compare(bundle, peers, LENGTHS[kind][name], run.rounds, count) | {"shape": shape}
+            print_table(title, figures, ours=figures["ours"])
+            add_to_json(run.file, title, figures)
 
 
 def compare(bundle: Path, peers: Sequence[Peer], lengths: Sequence[int], rounds: int, threads: int) -> Figures:

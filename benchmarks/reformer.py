@@ -18,7 +18,6 @@ small shape, to try the command out. Needs the extras cpu, convert and dev.
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -32,11 +31,12 @@ import numpy.typing as npt
 from benchmarks.sides import (
     Pieces,
     Ready,
+    Run,
     Side,
     Sides,
     add_to_json,
+    benchmark,
     bundle_of,
-    common_options,
     measure,
     print_table,
     run_once,
@@ -211,44 +211,32 @@ PEERS: dict[str, tuple[str, str, Callable[..., Ready]]] = {
 }
 
 
-@click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
+@benchmark
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: all. May be repeated.")
 @click.option("--tokens", default=16384, show_default=True, help="Tokens of the whole pass; a multiple of 256.")
 @click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="Steps of a side in a round.")
-@common_options
-def main(
-    parts: tuple[str, ...],
-    tokens: int,
-    rounds: int,
-    repeats: int,
-    threads: int,
-    tiny: bool,
-    folder: Path | None,
-    file: Path | None,
-) -> None:
+def main(run: Run, parts: tuple[str, ...], tokens: int, repeats: int) -> None:
     """Measure and print each part in turn."""
-    shape = TINY if tiny else SHAPE
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = folder or Path(scratch)
-        for part in parts or PARTS:
-            sides: Sides = {}
-            title = f"{part}, {tokens:,} tokens"
-            if part == "segments":
-                title = f"{part}, {MEMORY:,} tokens of memory"
-                for name, layer, segment in SEGMENTS:
-                    _, bundle = prepare(folder, shape, 0, layer)
-                    side = partial(Side, bundle_segments, bundle, segment, layer == "full", threads)
-                    sides[f"{name}, segments of {segment:,}"] = side
-            else:
-                name, form, peer = PEERS[part]
-                checkpoint, bundle = prepare(folder, shape, tokens, form)
-                eager = partial(Side, peer, checkpoint, shape, tokens, threads)
-                sides["bundle"] = partial(Side, bundle_document, bundle, tokens, threads)
-                sides[f"{name} as installed"] = eager
-                sides[f"{name}, allocator tuned"] = partial(eager, environment=TUNED)
-            figures = measure(sides, rounds, repeats, threads) | {"shape": shape}
-            print_table(title, figures)
-            add_to_json(file, part, figures)
+    shape, threads = TINY if run.tiny else SHAPE, run.threads
+    for part in parts or PARTS:
+        sides: Sides = {}
+        title = f"{part}, {tokens:,} tokens"
+        if part == "segments":
+            title = f"{part}, {MEMORY:,} tokens of memory"
+            for name, layer, segment in SEGMENTS:
+                _, bundle = prepare(run.folder, shape, 0, layer)
+                side = partial(Side, bundle_segments, bundle, segment, layer == "full", threads)
+                sides[f"{name}, segments of {segment:,}"] = side
+        else:
+            name, form, peer = PEERS[part]
+            checkpoint, bundle = prepare(run.folder, shape, tokens, form)
+            eager = partial(Side, peer, checkpoint, shape, tokens, threads)
+            sides["bundle"] = partial(Side, bundle_document, bundle, tokens, threads)
+            sides[f"{name} as installed"] = eager
+            sides[f"{name}, allocator tuned"] = partial(eager, environment=TUNED)
+        figures = measure(sides, run.rounds, repeats, threads) | {"shape": shape}
+        print_table(title, figures)
+        add_to_json(run.file, part, figures)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,13 +40,14 @@ __all__ = [
     "Figures",
     "Pieces",
     "Ready",
+    "Run",
     "Side",
     "SideError",
     "Sides",
     "add_to_json",
+    "benchmark",
     "bundle_of",
     "code_digest",
-    "common_options",
     "log_probs",
     "machine",
     "measure",
@@ -418,8 +420,25 @@ def log_probs(logits: npt.NDArray[Any], targets: npt.NDArray[np.int64]) -> Score
     return scores
 
 
-def common_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that all benchmarks with sides have: `rounds`, `threads`, `tiny`, `folder` and `file`."""
+@dataclass(frozen=True)
+class Run:
+    """The options of every benchmark with sides; `folder` keeps checkpoints and bundles, `file` figures."""
+
+    rounds: int
+    threads: int
+    tiny: bool
+    folder: Path
+    file: Path | None
+
+
+def benchmark(function: Callable[..., None]) -> click.Command:
+    """Return the command of a program: its function gets the options of `Run` as its first argument."""
+
+    @functools.wraps(function)
+    def main(rounds: int, threads: int, tiny: bool, folder: Path | None, file: Path | None, **own: Any) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            function(Run(rounds, threads, tiny, folder or Path(scratch), file), **own)
+
     options = (
         click.option("--rounds", default=3, show_default=True, type=click.IntRange(1)),
         click.option("--threads", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1)),
@@ -427,6 +446,5 @@ def common_options(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--folder", type=PATH, help="Folder that keeps checkpoints and bundles for reuse."),
         click.option("--json", "file", type=PATH, help="File for figures; figures of other tables are kept."),
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    described = (sys.modules[function.__module__].__doc__ or "").partition("\n\n")[0]
+    return click.command(help=described)(functools.reduce(lambda made, option: option(made), reversed(options), main))

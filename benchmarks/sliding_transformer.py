@@ -18,7 +18,6 @@ the command out. Needs the extras cpu, convert and dev.
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -31,10 +30,11 @@ import numpy.typing as npt
 from benchmarks.sides import (
     Figures,
     Ready,
+    Run,
     Side,
     Sides,
     add_to_json,
-    common_options,
+    benchmark,
     measure,
     print_table,
     run_once,
@@ -157,42 +157,31 @@ def _window_side(log_probs: Any, shape: dict[str, int], length: int) -> Ready:
     return Ready(step, {"model": "vanilla", "tokens": 1, "flops": window_flops(shape, length)}, warm=1)
 
 
-@click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
+@benchmark
 @click.option("--length", "lengths", multiple=True, type=click.IntRange(1), help="Default: those of the paper's table.")
 @click.option("--windows", default=2, show_default=True, type=click.IntRange(1), help="Vanilla windows in a round.")
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1), help="Segments in a round.")
-@common_options
-def main(
-    lengths: tuple[int, ...],
-    rounds: int,
-    windows: int,
-    repeats: int,
-    threads: int,
-    tiny: bool,
-    folder: Path | None,
-    file: Path | None,
-) -> None:
+def main(run: Run, lengths: tuple[int, ...], windows: int, repeats: int) -> None:
     """Measure and print each length in turn."""
-    shape = TINY if tiny else SHAPE
-    with tempfile.TemporaryDirectory() as scratch:
-        checkpoint, bundle = prepare(folder or Path(scratch), shape)
-        for length in lengths or PAPER:
-            published = Case(80, length, same_length=True, clamp_len=820)
-            sides: Sides = {PUBLISHED: partial(Side, bundle_side, bundle, threads, published, "auto")}
-            for segment in SEGMENTS:
-                case = Case(segment, length, same_length=True)
-                sides[f"bundle, segments of {segment}"] = partial(Side, bundle_side, bundle, threads, case, "auto")
-            sides[VANILLA[0]] = partial(Side, eager, shape, length, threads)
-            sides[VANILLA[1]] = partial(Side, onnx_runtime, checkpoint.parent, shape, length, threads)
-            counts = {name: windows if name in VANILLA else repeats for name in sides}
-            figures = measure(sides, rounds, counts, threads)
-            figures |= {"length": length, "shape": shape, "paper": PAPER.get(length)}
-            print_table(f"attention length {length:,}", figures)
-            if not any(side["disturbance"] for side in figures["sides"].values()):
-                figures |= times_slower(figures["sides"])
-            if length in PAPER:
-                print(f"  the paper's Table 9, on other machines: {PAPER[length]:,}")
-            add_to_json(file, str(length), figures)
+    shape, threads = TINY if run.tiny else SHAPE, run.threads
+    checkpoint, bundle = prepare(run.folder, shape)
+    for length in lengths or PAPER:
+        published = Case(80, length, same_length=True, clamp_len=820)
+        sides: Sides = {PUBLISHED: partial(Side, bundle_side, bundle, threads, published, "auto")}
+        for segment in SEGMENTS:
+            case = Case(segment, length, same_length=True)
+            sides[f"bundle, segments of {segment}"] = partial(Side, bundle_side, bundle, threads, case, "auto")
+        sides[VANILLA[0]] = partial(Side, eager, shape, length, threads)
+        sides[VANILLA[1]] = partial(Side, onnx_runtime, checkpoint.parent, shape, length, threads)
+        counts = {name: windows if name in VANILLA else repeats for name in sides}
+        figures = measure(sides, run.rounds, counts, threads)
+        figures |= {"length": length, "shape": shape, "paper": PAPER.get(length)}
+        print_table(f"attention length {length:,}", figures)
+        if not any(side["disturbance"] for side in figures["sides"].values()):
+            figures |= times_slower(figures["sides"])
+        if length in PAPER:
+            print(f"  the paper's Table 9, on other machines: {PAPER[length]:,}")
+        add_to_json(run.file, str(length), figures)
 
 
 def times_slower(sides: Figures) -> Figures:

@@ -39,11 +39,12 @@ import numpy.typing as npt
 from benchmarks.sides import (
     Pieces,
     Ready,
+    Run,
     Side,
     Sides,
     add_to_json,
+    benchmark,
     bundle_of,
-    common_options,
     log_probs,
     measure,
     print_table,
@@ -249,28 +250,17 @@ PEERS: dict[str, tuple[Callable[..., Ready], str]] = {
 }
 
 
-@click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
+@benchmark
 @click.option("--case", "names", multiple=True, type=click.Choice(list(CASES)), help="Default: all. May be repeated.")
 @click.option("--peer", "peers", multiple=True, type=click.Choice(list(PEERS)), help="Default: all. May be repeated.")
 @click.option("--ops", default="auto", show_default=True, help="Kernels: auto, none or a library.")
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1), help="Steps of a side in a round.")
-@common_options
-def main(
-    names: tuple[str, ...],
-    peers: tuple[str, ...],
-    ops: str,
-    rounds: int,
-    repeats: int,
-    threads: int,
-    tiny: bool,
-    folder: Path | None,
-    file: Path | None,
-) -> None:
+def main(run: Run, names: tuple[str, ...], peers: tuple[str, ...], ops: str, repeats: int) -> None:
     """Measure and print each case in turn."""
-    shape = TINY if tiny else SHAPE
+    shape, threads = TINY if run.tiny else SHAPE, run.threads
     kernels = {OURS: ops, f"{OURS}, no kernels": "none"} if find_kernels(ops, Device("cpu")) else {OURS: ops}
+    checkpoint, bundle = prepare(run.folder, shape)
     with tempfile.TemporaryDirectory() as scratch:
-        checkpoint, bundle = prepare(folder or Path(scratch), shape)
         cache = {"TORCHINDUCTOR_CACHE_DIR": scratch}  # a fresh cache: an interrupted run may have left a broken one
         for name in names or CASES:
             case = CASES[name]
@@ -281,9 +271,9 @@ def main(
             for peer in ["Hugging Face eager"] if name == "free" else peers or PEERS:
                 function, form = PEERS[peer]
                 sides[peer] = partial(Side, function, checkpoint, threads, case, form, environment=cache)
-            figures = measure(sides, rounds, repeats, threads) | {"case": asdict(case), "shape": shape}
+            figures = measure(sides, run.rounds, repeats, threads) | {"case": asdict(case), "shape": shape}
             print_table(name, figures, ours=len(ours))
-            add_to_json(file, name, figures)
+            add_to_json(run.file, name, figures)
 
 
 if __name__ == "__main__":
