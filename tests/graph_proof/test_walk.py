@@ -70,6 +70,7 @@ def test_first_place_that_fails_is_named(old: str, new: str, check: str, place: 
     assert (checks[check].passed, checks[check].place, report.passed) == (False, place, False), report.rows()
 
 
+@pytest.mark.full
 def test_each_layer_of_a_stacked_state_is_checked(tmp_path: Path) -> None:
     both = "new_last = Concat <axis = 0> (now, then)"
     right = write(tmp_path / "right.onnx", STACKED)
@@ -168,6 +169,7 @@ def test_loud_end_of_a_file_is_no_growth_without_end(old: str, new: str, passed:
     assert check.passed is passed and "memory still grows" in check.detail, check
 
 
+@pytest.mark.full
 def test_types_of_both_graphs_count_in_either_order(tmp_path: Path) -> None:
     text = ACCUMULATOR.replace("float keep", "float[1] part").replace("kept =", "keep = Cast <to = 1> (part)  kept =")
     half = text.replace("float[1, 4]", "float16[1, 4]").replace("to = 1>", "to = 10>")

@@ -23,14 +23,15 @@ TOLERANCE = 1e-4
 # Sums of up to 64 products differ by rounding of about 1e-6 of the largest.
 FLIP_MARGIN = 1e-5
 
+QUICK = {"one round", "three rounds, two factors", "chunks of no common length", "two chunks before", "local alone"}
+QUICK |= {"rotary", "axial", "full attention"}
 CASES = [
-    *(
-        pytest.param(
-            HuggingFaceReformer, case, id=f"huggingface-{case}", marks=[pytest.mark.full] * (str(case) == "as enwik8")
-        )
-        for case in HUGGING_FACE
-    ),
-    *(pytest.param(PyTorchReformer, case, id=f"reformer_pytorch-{case}") for case in REFORMER_PYTORCH),
+    pytest.param(kind, case, id=f"{name}-{case}", marks=[] if str(case) in QUICK else pytest.mark.full)
+    for name, kind, cases in (
+        ("huggingface", HuggingFaceReformer, HUGGING_FACE),
+        ("reformer_pytorch", PyTorchReformer, REFORMER_PYTORCH),
+    )
+    for case in cases
 ]
 
 

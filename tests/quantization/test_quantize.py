@@ -100,7 +100,7 @@ def test_int8_weights_are_those_of_the_float32_graph(quantized: Callable[[Path, 
 # What is published.
 
 
-@pytest.mark.parametrize("dtype", thinned(DTYPES, ["int8", "float16"]))
+@pytest.mark.parametrize("dtype", thinned(DTYPES, ["int8"]))
 @pytest.mark.parametrize(
     "source", thinned([*TRANSFORMERS, BAND, CHUNK], [OPERATORS]), ids=lambda path: path.parent.name
 )

@@ -270,7 +270,11 @@ def test_scan_of_a_recurrent_model_passes() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: scanning(*[SCORED[0]] * (MOST_NODES + 1)), f"it has more than {MOST_NODES:,} nodes"),
+        pytest.param(
+            lambda: scanning(*[SCORED[0]] * (MOST_NODES + 1)),
+            f"it has more than {MOST_NODES:,} nodes",
+            marks=pytest.mark.full,
+        ),
         (lambda: scanning(call("f12", "c", "d"), functions=laughs(12, 4).functions), "nodes, its functions expanded"),
         (lambda: scanning(call("f", "c", "d")), "it calls ai.xlexport.f, which it does not hold"),
         (

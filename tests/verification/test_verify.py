@@ -45,8 +45,8 @@ def bundle(bytes_bundle: Converted) -> Model:
         pytest.param({"segment_len": 1}, marks=pytest.mark.full),
         pytest.param({"segment_len": 50, "mem_len": 3}, marks=pytest.mark.full),
         {"mem_len": 90, "clamp_len": 30},
-        {"segment_len": 7, "mem_len": 1, "same_length": True},
-        {"clamp_len": 1, "same_length": False},
+        pytest.param({"segment_len": 7, "mem_len": 1, "same_length": True}, marks=pytest.mark.full),
+        pytest.param({"clamp_len": 1, "same_length": False}, marks=pytest.mark.full),
     ],
     ids=str,
 )
