@@ -113,12 +113,7 @@ class CapturedSession(GraphSession):
         binding = self._session.io_binding()
         for name, (_, value) in self._inputs.items():
             binding.bind_ortvalue_input(name, value)
-        for name, value in memory.constants.items():
-            if name in self.graph.inputs:
-                binding.bind_ortvalue_input(name, value)
-        for entry in memory.entries:
-            binding.bind_ortvalue_input(entry.input, memory.values[entry.input])
-            binding.bind_ortvalue_output(entry.output, memory.target(entry))
+        memory.bind(binding, self.graph)
         for name, value in self._values.items():
             binding.bind_ortvalue_output(name, value)
         return binding

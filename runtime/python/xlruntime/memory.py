@@ -233,6 +233,15 @@ class Memory:
         """Return the OrtValue for the next value of `entry` that a step writes."""
         return self._next[entry.input][1] if self.plan.has_two(entry) else self.values[entry.input]
 
+    def bind(self, binding: Any, graph: Graph) -> None:
+        """Bind the values of all entries, and the constants that the graph reads; the step writes in place."""
+        for name, value in self.constants.items():
+            if name in graph.inputs:
+                binding.bind_ortvalue_input(name, value)
+        for entry in self.entries:
+            binding.bind_ortvalue_input(entry.input, self.values[entry.input])
+            binding.bind_ortvalue_output(entry.output, self.target(entry))
+
     def put(self, entry: MemoryEntry, array: npt.NDArray[Any]) -> None:
         """Store `array` as the new value of `entry`, if a step returned it instead of writing in place."""
         array = np.ascontiguousarray(array)

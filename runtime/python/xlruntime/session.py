@@ -243,12 +243,7 @@ class GraphSession:
                 value = device_value(array, HOST)
                 bound.append(value)
                 binding.bind_ortvalue_input(name, value)
-            for name, value in memory.constants.items():
-                if name in self.graph.inputs:
-                    binding.bind_ortvalue_input(name, value)
-            for entry in memory.entries:
-                binding.bind_ortvalue_input(entry.input, memory.values[entry.input])
-                binding.bind_ortvalue_output(entry.output, memory.target(entry))
+            memory.bind(binding, self.graph)
             for name in self._results:
                 binding.bind_output(name, HOST.entry.memory)
             self._session.run_with_iobinding(binding, options)  # returns after the device has done its work
