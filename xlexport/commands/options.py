@@ -420,16 +420,20 @@ download_option = click.option(
 )
 
 
-def _as_reading(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Put the arguments of `load_source` about a checkpoint into `reading`."""
+def _gathered(name: str, keys: Mapping[str, str]) -> Decorator:
+    """Return a decorator that gathers parameters in one argument, a dictionary; `keys` has the key of each."""
 
-    @functools.wraps(function)
-    def merged(checkpoint_format: str | None, config: dict[str, Any] | None, weights: Path | None, **more: Any) -> Any:
-        return function(reading={"format": checkpoint_format, "config": config, "weights": weights}, **more)
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def gathered(**values: Any) -> Any:
+            return function(**{name: {key: values.pop(parameter) for parameter, key in keys.items()}}, **values)
 
-    return merged
+        return gathered
+
+    return decorate
 
 
+# Arguments of `load_source` about a checkpoint.
 checkpoint_options = all_of(
     click.option(
         "--format",
@@ -446,7 +450,7 @@ checkpoint_options = all_of(
         help="Settings that the checkpoint lacks. Repeatable.",
     ),
     click.option("--weights", type=PATH, help="Tensors (.safetensors) for a model of code."),
-    _as_reading,
+    _gathered("reading", {"checkpoint_format": "format", "config": "config", "weights": "weights"}),
 )
 
 
@@ -456,24 +460,11 @@ def reading_given(reading: Mapping[str, Any]) -> dict[str, Any]:
     return {spelling: reading[name] for spelling, name in names.items()}
 
 
-def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Put the arguments of `open_bundle` into `runtime`."""
-
-    @functools.wraps(function)
-    def merged(**values: Any) -> Any:
-        names = ("device", "provider", "provider_options", "ops", "strict_device", "cuda_graphs", "threads", "check")
-        runtime = {name: values.pop(name) for name in names}
-        if values.pop("trust"):
-            runtime["trust"] = True
-        if (seconds := values.pop("step_timeout")) is not None:
-            runtime["step_timeout"] = seconds
-        return function(runtime=runtime, **values)
-
-    return merged
-
-
+# Arguments of `open_bundle`.
+OPENING = ("device", "provider", "provider_options", "ops", "strict_device", "cuda_graphs", "threads", "step_timeout")
 runtime_options = all_of(
-    device_options, threads_option, timeout_option, check_option, trust_option, download_option, _as_runtime
+    *(device_options, threads_option, timeout_option, check_option, trust_option, download_option),
+    _gathered("runtime", {name: name for name in (*OPENING, "check", "trust")}),
 )
 
 protocol_options = all_of(
