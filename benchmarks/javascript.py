@@ -1,15 +1,10 @@
 """Compare the speed of a bundle in Python, in Node and in a browser, in turns.
 
-    python -m benchmarks.javascript BUNDLE [--mem-len 448] [--transformers-js FOLDER] [--json FILE]
+    python -m benchmarks.javascript BUNDLE [--mem-len 448] [--json FILE]
 
 All sides feed the same text to a stream, piece by piece; each has processes of its own. The sides are Python and Node
 with one and two threads, and headless Chromium on WebAssembly with one and two. All run the same graphs with the bodies
 of their operators. Differences are those to Python's scores, in nats. A step is a piece.
-
-`--transformers-js` names a folder in which `npm install --ignore-scripts @huggingface/transformers` has run. Then
-transformers.js runs a decoder of GPT-2's shape in Node and in Chromium: segments of 128 tokens up to 1,024, after which
-it starts again. So a token sees 448 tokens of past segments on average. Its weights are random. Compare models of
-different sizes by tokens per second times parameters.
 
 Needs Node, Chromium, `npm ci && npm run build` in runtime/js, and the extras cpu, convert and dev.
 """
@@ -18,7 +13,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -40,7 +34,6 @@ from benchmarks.sides import (
     add_to_json,
     measure,
     print_table,
-    run_once,
 )
 
 __all__ = ["Child", "main"]
@@ -51,16 +44,13 @@ WARM = 10  # pieces before the first turn: the first ones of JavaScript take up 
 class Child:
     """A process of Node that feeds a stream; `kind` is one of `javascript_side.mjs`."""
 
-    def __init__(
-        self, kind: str, model: Path, threads: int, settings: dict[str, Any], library: Path | None = None
-    ) -> None:
+    def __init__(self, kind: str, model: Path, threads: int, settings: dict[str, Any]) -> None:
         """Start the process, and wait until the model is open.
 
         Raises:
             SideError: the process ended; stderr has the reason.
         """
-        place = None if library is None else str(library)
-        options = {"kind": kind, "model": str(model), "threads": threads, "settings": settings, "library": place}
+        options = {"kind": kind, "model": str(model), "threads": threads, "settings": settings}
         self._process = subprocess.Popen(
             ["node", "--expose-gc", str(ROOT / "benchmarks/javascript_side.mjs"), json.dumps(options)],
             stdin=subprocess.PIPE,
@@ -109,7 +99,7 @@ def python(bundle: Path, threads: int, settings: dict[str, Any], tokens: int) ->
 
     started = time.perf_counter()
     stream = xlruntime.load(bundle, threads=threads, ops="none").stream(**settings)
-    facts = {"tokens": tokens, "load_seconds": time.perf_counter() - started, "parameters": parameters(bundle)}
+    facts = {"tokens": tokens, "load_seconds": time.perf_counter() - started}
     pieces = Pieces(tokens)
     return Ready(lambda: stream.feed(pieces.next()[0][0]).log_probs, facts, WARM)
 
@@ -117,25 +107,8 @@ def python(bundle: Path, threads: int, settings: dict[str, Any], tokens: int) ->
 def javascript(kind: str, bundle: Path, threads: int, settings: dict[str, Any], tokens: int) -> Ready:
     """Return the side of the package `xlruntime`: in Node, in a page on WebAssembly, or on WebGPU."""
     child, pieces = Child(kind, bundle, threads, settings), Pieces(tokens)
-    facts = {"tokens": tokens, "load_seconds": child.load_seconds, "parameters": parameters(bundle)}
+    facts = {"tokens": tokens, "load_seconds": child.load_seconds}
     return Ready(lambda: child.feed(pieces.next()[0][0]), facts, WARM, elsewhere=True)
-
-
-def transformers_js(kind: str, decoder: Path, library: Path, threads: int, tokens: int) -> Ready:
-    """Return the side of transformers.js: `gpt2_node` or `gpt2_wasm`."""
-    child, pieces = Child(kind, decoder, threads, {}, library), Pieces(tokens)
-    count = json.loads((decoder / "config.json").read_text("utf-8"))["parameters"]
-    facts = {"tokens": tokens, "load_seconds": child.load_seconds, "parameters": count, "model": "gpt2"}
-
-    def step() -> None:
-        child.feed(pieces.next()[0][0])
-
-    return Ready(step, facts, WARM, elsewhere=True)
-
-
-def parameters(bundle: Path) -> int:
-    """Return the number of float32 weights of a bundle."""
-    return sum(file.stat().st_size for file in bundle.glob("weights*.data")) // 4
 
 
 @click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
@@ -144,19 +117,8 @@ def parameters(bundle: Path) -> int:
 @click.option("--tokens", default=512, show_default=True, type=click.IntRange(1), help="Tokens of a piece.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
 @click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="Pieces of a side in a round.")
-@click.option("--transformers-js", "library", type=PATH, help="Folder in which transformers.js is installed.")
-@click.option("--decoder", type=PATH, help="Folder that keeps the decoder of transformers.js.")
 @click.option("--json", "file", type=PATH, help="File for figures; figures of other tables are kept.")
-def main(
-    bundle: Path,
-    mem_len: int | None,
-    tokens: int,
-    rounds: int,
-    repeats: int,
-    library: Path | None,
-    decoder: Path | None,
-    file: Path | None,
-) -> None:
+def main(bundle: Path, mem_len: int | None, tokens: int, rounds: int, repeats: int, file: Path | None) -> None:
     """Measure all sides, and print them."""
     settings = {} if mem_len is None else {"mem_len": mem_len}
     sides: Sides = {}
@@ -165,17 +127,7 @@ def main(
         sides[f"Python, {threads} {word}"] = partial(Side, python, *options)
         sides[f"Node, {threads} {word}"] = partial(Side, javascript, "node", *options)
         sides[f"WebAssembly, {threads} {word}"] = partial(Side, javascript, "wasm", *options)
-    with tempfile.TemporaryDirectory() as scratch:
-        if library is not None:
-            from benchmarks.javascript_decoder import write_decoder
-
-            decoder = (decoder or Path(scratch, "decoder")).resolve()
-            if not decoder.exists():
-                run_once(write_decoder, decoder)
-            for kind, place in (("gpt2_node", "Node"), ("gpt2_wasm", "WebAssembly")):
-                side = partial(Side, transformers_js, kind, decoder, library.resolve(), 2, tokens)
-                sides[f"transformers.js, {place}, 2 threads"] = side
-        figures = measure(sides, rounds, repeats, 2)
+    figures = measure(sides, rounds, repeats, 2)
     print_table(f"{bundle.name}, pieces of {tokens} tokens, {settings or 'its own settings'}", figures)
     add_to_json(file, f"{bundle.name} {mem_len or ''}".strip(), figures)
 

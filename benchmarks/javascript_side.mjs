@@ -1,17 +1,16 @@
 // One side of a comparison: reads pieces of token ids from stdin, a line of JSON each, and answers with their scores.
 // The line "memory" is answered with the megabytes that are in use after a collection of garbage.
 //
-// node javascript_side.mjs '{"kind": "node", "model": BUNDLE, "threads": 1, "settings": {}, "library": null}'
-// Kinds are node, wasm and webgpu (the package, in Node or in Chromium), gpt2_node and gpt2_wasm (transformers.js).
+// node javascript_side.mjs '{"kind": "node", "model": BUNDLE, "threads": 1, "settings": {}}'
+// Kinds are node, wasm and webgpu: the package in Node or in Chromium.
 import { createInterface } from "node:readline";
 import { setTimeout } from "node:timers/promises";
-import { pathToFileURL } from "node:url";
 
 import { FOLDERS, openBrowser, page as pageWith } from "../runtime/js/conformance/browser.mjs";
 import { serve } from "../runtime/js/conformance/server.mjs";
 
 const options = JSON.parse(process.argv[2]);
-const side = options.kind.endsWith("node") ? await here(options) : await inChromium(options);
+const side = options.kind === "node" ? await here(options) : await inChromium(options);
 console.log(JSON.stringify({ load_seconds: side.seconds }));
 for await (const line of createInterface({ input: process.stdin })) {
   const ids = JSON.parse(line);
@@ -20,12 +19,11 @@ for await (const line of createInterface({ input: process.stdin })) {
 await side.close();
 
 /** Open a side in this process. */
-async function here({ kind, model, threads, settings, library }) {
-  const module = await import("./javascript_feeds.mjs");
-  const path = library && pathToFileURL(`${library}/node_modules/@huggingface/transformers/dist/transformers.node.mjs`);
-  const imported = await import(kind === "node" ? "../runtime/js/dist/node.js" : path.href);
+async function here(options) {
+  const { streamOf } = await import("./javascript_feeds.mjs");
+  const xlruntime = await import("../runtime/js/dist/node.js");
   const started = performance.now();
-  const feed = await module[kind === "node" ? "streamOf" : "decoderOf"](imported, { model, threads, settings });
+  const feed = await streamOf(xlruntime, options);
   const memory = async () => {
     for (let round = 0; round < 2; round++) {
       globalThis.gc(); // node --expose-gc
@@ -38,25 +36,24 @@ async function here({ kind, model, threads, settings, library }) {
 }
 
 /** Open a side in a page of its own browser. */
-async function inChromium({ kind, model, threads, settings, library }) {
-  const module = new URL(".", import.meta.url).pathname;
-  const folders = { ...FOLDERS, model, benchmarks: module, library: `${library}/node_modules` };
-  const server = await serve(folders, { "/": pageWith() });
+async function inChromium({ kind, model, threads, settings }) {
+  const server = await serve(
+    { ...FOLDERS, model, benchmarks: new URL(".", import.meta.url).pathname },
+    { "/": pageWith() },
+  );
   const browser = await openBrowser(kind === "webgpu", ["--enable-blink-features=ForceEagerMeasureMemory"]);
   const page = await browser.newPage();
   page.on("console", (message) => console.error(message.text()));
   await page.goto(server.address);
   const seconds = await page.evaluate(
-    async ({ kind, threads, settings }) => {
-      const { streamOf, decoderOf } = await import("/benchmarks/javascript_feeds.mjs");
-      const library = "/library/@huggingface/transformers/dist/transformers.min.js";
-      const imported = await import(kind === "gpt2_wasm" ? library : "xlruntime");
+    async (options) => {
+      const { streamOf } = await import("/benchmarks/javascript_feeds.mjs");
+      const xlruntime = await import("xlruntime");
       const started = performance.now();
-      const options = { model: "model", threads, settings, device: kind === "webgpu" ? kind : "cpu" };
-      globalThis.feed = await (kind === "gpt2_wasm" ? decoderOf : streamOf)(imported, options);
+      globalThis.feed = await streamOf(xlruntime, options);
       return (performance.now() - started) / 1000;
     },
-    { kind, threads, settings },
+    { model: "model", threads, settings, device: kind === "webgpu" ? kind : "cpu" },
   );
   const feed = (ids) => page.evaluate((ids) => globalThis.feed(ids), ids);
   const memory = () => page.evaluate(async () => (await performance.measureUserAgentSpecificMemory()).bytes / 1e6);

@@ -326,7 +326,6 @@ def _cells(side: Figures, base: Figures) -> dict[str, str]:
         "load s": number("load_seconds", ".2f"),
         "compiled in s": number("compile_seconds", ".0f"),
         "graph breaks": number("graph_breaks", ".0f"),
-        "weights x tokens/s, 1e9": number("parameters", ",.1f", tokens / side["median"] / 1e9),
         "largest difference": number("max_abs_log_prob_diff", ".1e"),
         "of the mean": number("mean_log_prob_diff", ".1e"),
     }
