@@ -143,6 +143,13 @@ def test_quick_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         quick.kernels("linux-x86_64")
 
 
+@pytest.mark.parametrize("name", command.PLATFORMS)
+def test_rows_are_made_before_anything_is_prepared(name: str, tmp_path: Path) -> None:
+    rows = {quick: command.attempts(name, Workshop(tmp_path, offline=True), quick) for quick in (False, True)}
+    assert len(rows[False]) >= len(rows[True]) and bool(rows[True]) is (name != "macos")  # which is only compiled
+    assert not list(tmp_path.iterdir())
+
+
 def test_list_imports_no_torch() -> None:
     code = "from tests.conformance.platforms.__main__ import main\nmain(['--list'])\n"
     code += "import sys\nassert 'torch' not in sys.modules"

@@ -167,7 +167,7 @@ def _node(
 
 def _oldest(name: str) -> str:
     """Return the oldest version of a package that the project file allows."""
-    (version,) = set(re.findall(rf'"{name}>=([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8")))
+    (version,) = set(re.findall(rf'"{name}>=([\d.]+)[",]', (ROOT / "pyproject.toml").read_text("utf-8")))
     return version if version.count(".") == 2 else f"{version}.0"
 
 
