@@ -5,7 +5,8 @@ and only these tests run. The table has a line for each mutant; a run that is in
 the package `coverage`.
 
 The report at the end says which mutants no test found. It also names functions whose work other tests do: at least
-`ENOUGH` mutants stand in lines that they execute, they find one or more, and others find all of these.
+`ENOUGH` mutants stand in lines that they execute, they find one or more, and functions that stay find all of these. So
+all that it names may go together, as far as the mutants tell: few mutants tell little.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -208,11 +209,15 @@ def report(table: Path) -> None:
     print(f"{len(entries)} mutants, {len(missed)} found by no test:")
     for mutant in missed:
         print(f"  {mutant['file']}:{mutant['line']} {mutant['before']!r} -> {mutant['after']!r}")
-    for test in sorted({test for entry in entries for test in entry["tests"]}):
-        executed = [entry for entry in entries if test in entry["tests"]]
-        own = [entry for entry in executed if test in (entry["findings"] or ())]
-        if len(executed) >= ENOUGH and own and all(len(entry["findings"]) > 1 for entry in own):
-            print(f"{test} may go: it executes {len(executed)} and finds {len(own)}, all of which others find")
+    executed = Counter(test for entry in entries for test in entry["tests"])
+    finders = [set(entry["findings"] or ()) for entry in entries]
+    found = Counter(test for tests in finders for test in tests)
+    for test in sorted(found, key=lambda test: (found[test], test)):
+        own = [tests for tests in finders if test in tests]
+        if executed[test] >= ENOUGH and all(len(tests) > 1 for tests in own):
+            print(f"{test} may go: it executes {executed[test]} and finds {len(own)}, all of which others find")
+            for tests in own:
+                tests.remove(test)
 
 
 def _lines(table: Path) -> list[str]:
