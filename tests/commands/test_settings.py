@@ -12,8 +12,7 @@ from tests.helpers.command_table import all_commands
 from tests.helpers.invoking import Invoke
 from xlexport.commands import cli
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import declared
-from xlexport.commands.settings import settings_of
+from xlexport.commands.settings import declared, settings_of
 from xlexport.graph_proof.options import GraphOptions
 from xlexport.scoring.score_options import InputOptions, ScoreOptions
 from xlexport.serve.options import ServeLimits

@@ -12,21 +12,17 @@ import click
 
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
-    BUNDLE,
-    MODEL,
-    PATH,
-    Decorator,
-    Integers,
     checkpoint_options,
     device_options,
     given_options,
     json_option,
-    rare,
     reading_given,
     refuse,
     settings_options,
     trust_option,
 )
+from xlexport.commands.settings import Decorator, rare
+from xlexport.commands.values import BUNDLE, MODEL, PATH, Integers
 from xlexport.terminal import drawing, print_json, print_line, print_table
 
 if TYPE_CHECKING:

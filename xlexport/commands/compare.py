@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import NAMES, OUTPUT, PATH, force_option, json_option
+from xlexport.commands.options import force_option, json_option
+from xlexport.commands.values import NAMES, OUTPUT, PATH
 from xlexport.extras import require
 from xlexport.scoring.score_options import ENDINGS, NO_FORMAT, OutputFormat, RecordFormat
 from xlexport.terminal import print_json, print_text, tell

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, PATH, evaluation_options, force_option
+from xlexport.commands.options import evaluation_options, force_option
+from xlexport.commands.values import BUNDLE, PATH
 from xlexport.terminal import tell
 
 __all__ = ["configure"]

@@ -11,18 +11,9 @@ import click
 
 from xlexport.commands.input_options import find_documents, reading_options
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import (
-    BUNDLE,
-    DOCUMENT,
-    OUTPUT,
-    Integers,
-    any_memory_options,
-    batch_option,
-    json_option,
-    quiet_option,
-    rare,
-    runtime_options,
-)
+from xlexport.commands.options import any_memory_options, batch_option, json_option, quiet_option, runtime_options
+from xlexport.commands.settings import rare
+from xlexport.commands.values import BUNDLE, DOCUMENT, OUTPUT, Integers
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import drawing, print_json, print_line, tell
 from xlruntime import OptionError

@@ -11,8 +11,6 @@ import click
 from xlexport.choices import DTYPES
 from xlexport.commands.long_help import LongCommand, headed, options_from
 from xlexport.commands.options import (
-    MODEL,
-    PATH,
     checkpoint_options,
     conversion_settings,
     download_option,
@@ -23,6 +21,7 @@ from xlexport.commands.options import (
     trust_option,
 )
 from xlexport.commands.quantize import MEMORY_DTYPE, YOURS, quantization_rows
+from xlexport.commands.values import MODEL, PATH
 from xlexport.conversion_options import ConversionOptions
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.progress_bar import progress_bar

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport import atomic_output
-from xlexport.commands.options import PATH, json_option
+from xlexport.commands.options import json_option
+from xlexport.commands.values import PATH
 from xlexport.errors import XlexportError
 from xlexport.progress_bar import progress_bar
 from xlexport.sample import SAMPLES, sample_checkpoint, sample_text

@@ -14,7 +14,8 @@ import click
 import numpy as np
 
 from xlexport.bundles import open_any_bundle
-from xlexport.commands.options import BUNDLE, json_option
+from xlexport.commands.options import json_option
+from xlexport.commands.values import BUNDLE
 from xlexport.errors import XlexportError
 from xlexport.extras import install_command, is_installed, missing_packages, packages_of
 from xlexport.sample import sample_checkpoint

@@ -10,15 +10,8 @@ import click
 
 from xlexport.commands.input_options import find_document, reading_options
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import (
-    BUNDLE,
-    DOCUMENT,
-    document_options,
-    json_option,
-    protocol_options,
-    quiet_option,
-    runtime_options,
-)
+from xlexport.commands.options import document_options, json_option, protocol_options, quiet_option, runtime_options
+from xlexport.commands.values import BUNDLE, DOCUMENT
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, tell_problem
 

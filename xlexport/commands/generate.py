@@ -9,7 +9,9 @@ from typing import Any, BinaryIO
 import click
 
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, document_options, is_given, json_option, rare, refuse, runtime_options
+from xlexport.commands.options import document_options, is_given, json_option, refuse, runtime_options
+from xlexport.commands.settings import rare
+from xlexport.commands.values import BUNDLE
 from xlexport.terminal import print_json, print_text
 from xlruntime import Sampling
 

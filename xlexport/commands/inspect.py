@@ -15,7 +15,6 @@ from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, check_graphs, open_any_b
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
-    MODEL,
     checkpoint_options,
     json_option,
     ops_option,
@@ -25,6 +24,7 @@ from xlexport.commands.options import (
     trust_option,
 )
 from xlexport.commands.quantize import quantization_rows
+from xlexport.commands.values import MODEL
 from xlexport.errors import MissingAnswerError
 from xlexport.families import description_of, title_of
 from xlexport.families.options import spellings

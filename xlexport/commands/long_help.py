@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from xlexport.commands.options import Decorator, all_of, declared, grouped, with_default
-from xlexport.commands.settings import set_options, settings_of, unknown_option
+from xlexport.commands.options import all_of, grouped
+from xlexport.commands.settings import Decorator, declared, set_options, settings_of, unknown_option, with_default
 from xltraining.config_fields import options_of
 
 __all__ = ["HEADINGS", "LongCommand", "headed", "options_from"]

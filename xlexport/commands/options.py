@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
-import math
 import operator
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -18,34 +16,21 @@ import click
 from click.core import ParameterSource
 
 from xlexport.choices import FORMATS, PROTOCOLS
-from xlexport.commands.settings import SettingOption
-from xlexport.families import ARCHITECTURES, Option
+from xlexport.commands.settings import Decorator, SettingOption, declared, rare, with_default
+from xlexport.commands.values import DOWNLOAD, PATH
+from xlexport.families import ARCHITECTURES
 from xlexport.families.options import MEM_LEN, SEGMENT_LEN, collected
 from xlexport.terminal import QUIET
 from xlruntime import LoadOptions, OptionError
-from xlruntime.hub_cache import bundle_folder, split_name
-from xltraining.config_fields import Kind, options_of
+from xltraining.config_fields import options_of
 
 __all__ = [
-    "BUNDLE",
-    "DOCUMENT",
-    "MODEL",
-    "NAMES",
-    "OUTPUT",
-    "PATH",
-    "BundleName",
-    "Decorator",
-    "Integers",
-    "ModelName",
-    "OutputFile",
-    "Several",
     "all_of",
     "any_memory_options",
     "attention_options",
     "batch_option",
     "checkpoint_options",
     "conversion_settings",
-    "declared",
     "device_option",
     "device_options",
     "document_options",
@@ -60,7 +45,6 @@ __all__ = [
     "protocol_options",
     "provider_option",
     "quiet_option",
-    "rare",
     "reading_given",
     "refuse",
     "runtime_options",
@@ -69,93 +53,7 @@ __all__ = [
     "timeout_option",
     "trust_option",
     "usage_errors",
-    "with_default",
 ]
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-SEPARATED = 10_000  # from which on help separates thousands
-DOWNLOAD = "xlexport.download"  # the key of the context's `meta` that holds --download
-
-
-class ModelName(click.Path):
-    """A path, or another name of a model; the text is kept, because "./name" is always a path."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the name; with --download, first fetch what is on the hub unless something local has the name."""
-        wanted = ctx is not None and ctx.meta.get(DOWNLOAD) and not ctx.resilient_parsing
-        if wanted and "/" in split_name(str(value))[0] and not os.path.lexists(value):
-            from xlexport.hub_download import download
-
-            download(str(value))
-        return super().convert(value, param, ctx)
-
-
-class BundleName(ModelName):
-    """The folder of a bundle: its path, or `ORG/NAME` or `ORG/NAME@REVISION` in the hub's cache."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the folder that the name means."""
-        return bundle_folder(super().convert(value, param, ctx))
-
-
-class Several(click.ParamType[tuple[Any, ...]]):
-    """A list of values separated by commas.
-
-    Args:
-        name: of the values, for messages.
-        kind: makes one of its text.
-    """
-
-    def __init__(self, name: str, kind: Callable[[str], Any]) -> None:
-        self.name, self.kind = name, kind
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        """Return the values of an option."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(self.kind(part.strip()) for part in value.split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r} is not a list of {self.name} separated by commas.", param, ctx)
-
-
-class Integers(Several):
-    """A list of integers separated by commas: with `some` at least one, none smaller than `at_least`."""
-
-    def __init__(self, some: bool = False, at_least: int | None = None) -> None:
-        super().__init__("integers", int)
-        self.some, self.at_least = some, at_least
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Return the integers of an option."""
-        integers = super().convert(value, param, ctx)
-        if self.some and not integers:
-            self.fail("an empty list; give integers separated by commas.", param, ctx)
-        if self.at_least is not None and any(integer < self.at_least for integer in integers):
-            self.fail(f"{value!r} is not a list of integers of at least {self.at_least}.", param, ctx)
-        return integers
-
-
-class OutputFile(click.Path):
-    """A file to write; the name of a folder is refused."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path, readable=False, allow_dash=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path of an option."""
-        if isinstance(value, str) and value.endswith(("/", os.sep)):
-            self.fail(f"{value!r} is the name of a folder. Give that of a file.", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-PATH = click.Path(path_type=Path)
-NAMES = Several("names", str)
-BUNDLE = BundleName()
-MODEL = ModelName()
-OUTPUT = OutputFile()
-# click must not check these files: `score` reports unreadable ones and scores the others.
-DOCUMENT = click.Path(path_type=Path, allow_dash=True, readable=False)
 
 
 force_option = click.option("--force", is_flag=True, help="Replace what is there.")
@@ -256,70 +154,6 @@ def _config_value(text: str) -> Any:
         return tuple(map(int, text.split(","))) if "," in text else json.loads(text)
     except ValueError:
         return text
-
-
-def _range(kind: Callable[..., Any], option: Option) -> Any:
-    """Return the type of numbers between the limits of an option; None if it has none."""
-    low, high = max(option.minimum, option.above), min(option.maximum, option.below)
-    if math.isinf(low) and math.isinf(high):
-        return None
-    return kind(
-        None if math.isinf(low) else low,
-        None if math.isinf(high) else high,
-        min_open=option.above == low,
-        max_open=option.below == high,
-    )
-
-
-def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorator:
-    """Return the decorator of a declared option; one that is not common is a `SettingOption`."""
-    kinds: dict[str, Any] = {
-        "integer": _range(click.IntRange, option) or click.INT,
-        "number": _range(click.FloatRange, option) or click.FLOAT,
-        "text": click.STRING,
-        "boolean": click.BOOL,
-        "choice": click.Choice(list(option.choices)),
-        "integers": Integers(),
-        "numbers": Several("numbers", float),
-        "names": NAMES,
-        "booleans": Several("booleans", click.BOOL),
-    }
-
-    def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-        problem = None if value is None else option.problem(value)
-        if problem is not None:
-            raise click.BadParameter(problem, context, parameter)
-        return value
-
-    metavars = {"integer": "INTEGER", "number": "NUMBER", "boolean": "true|false"}
-    text, flag = option.help if help is None else help, option.name.replace("_", "-")
-    if not option.common:
-        more = {"cls": SettingOption, **more}
-    names = option.flags or (f"--{flag}",)
-    if option.common and option.kind == "boolean":
-        if not more.get("is_flag"):
-            more, names = {"default": None, **more}, (f"--{flag}/--no-{flag}",)
-    else:
-        metavar = option.metavar or metavars.get(option.kind)
-        more = {"type": kinds[option.kind], "metavar": metavar, **more}
-    return click.option(*names, option.name, help=text, **{"callback": check, **more})
-
-
-def rare(name: str, kind: Kind, help: str, **attributes: Any) -> Decorator:
-    """Return the decorator of a `SettingOption`; the attributes are those of an `Option`."""
-    return with_default(Option(name, kind, help, **attributes))
-
-
-def with_default(option: Option, **more: Any) -> Decorator:
-    """Return the decorator of a declared option whose help shows its default, as the command line writes it."""
-    default, shown = option.default, option.shown
-    if isinstance(default, bool):
-        shown = str(default).lower()
-    elif isinstance(default, int) and default >= SEPARATED:
-        shown = f"{default:,}"
-    if shown:  # click would put it into parentheses
-        more = {"help": f"{option.help}  [default: {shown}]", **more}
-    return declared(option, **{"default": default, "show_default": not shown and default not in (None, ()), **more})
 
 
 batch_option = rare("batch_size", "integer", "Documents that run at the same time.", default=1, minimum=1)

@@ -11,19 +11,15 @@ import click
 from xlexport.commands.input_options import find_documents, reading_options
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
-    BUNDLE,
-    DOCUMENT,
-    MODEL,
-    OUTPUT,
-    PATH,
     attention_options,
     batch_option,
     checkpoint_options,
     document_options,
     json_option,
-    rare,
     runtime_options,
 )
+from xlexport.commands.settings import rare
+from xlexport.commands.values import BUNDLE, DOCUMENT, MODEL, OUTPUT, PATH
 from xlexport.progress_bar import progress_bar
 from xlexport.scoring.score_options import InputOptions
 from xlexport.terminal import drawing, print_json, print_table

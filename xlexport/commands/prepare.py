@@ -11,7 +11,9 @@ import click
 from xlexport.choices import SUBWORDS, TEXT_UNITS, VOCAB_STYLES
 from xlexport.commands.input_options import find_texts
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, all_of, force_option, grouped, json_option, quiet_option, rare
+from xlexport.commands.options import all_of, force_option, grouped, json_option, quiet_option
+from xlexport.commands.settings import rare
+from xlexport.commands.values import PATH
 from xlexport.extras import require
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, tell

@@ -12,7 +12,8 @@ import click
 
 from xlexport.choices import DTYPES
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, PATH, force_option, json_option, quiet_option, refuse, threads_option
+from xlexport.commands.options import force_option, json_option, quiet_option, refuse, threads_option
+from xlexport.commands.values import BUNDLE, PATH
 from xlexport.progress_bar import progress_bar
 from xlexport.quantization.options import QuantizeOptions
 from xlexport.terminal import print_json, print_table, tell

@@ -17,10 +17,6 @@ import click
 from xlexport.commands.input_options import reading_options, tell_traits
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
-    BUNDLE,
-    DOCUMENT,
-    NAMES,
-    PATH,
     all_of,
     document_options,
     force_option,
@@ -30,6 +26,7 @@ from xlexport.commands.options import (
     runtime_options,
     usage_errors,
 )
+from xlexport.commands.values import BUNDLE, DOCUMENT, NAMES, PATH
 from xlexport.progress_bar import DocumentsBar, progress_bar
 from xlexport.terminal import drawing, tell
 from xlruntime.hub_cache import folder_name

@@ -9,7 +9,8 @@ import click
 
 from xlexport.commands.evaluate import corpus_rows
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import MODEL, PATH, json_option, quiet_option, refuse, runtime_options
+from xlexport.commands.options import json_option, quiet_option, refuse, runtime_options
+from xlexport.commands.values import MODEL, PATH
 from xlexport.progress_bar import progress_bar
 from xlexport.published import SCORES, differences, read_test_set
 from xlexport.terminal import print_json, print_table, tell

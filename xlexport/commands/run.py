@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, OUTPUT, PATH, check_option, device_options, force_option, threads_option
+from xlexport.commands.options import check_option, device_options, force_option, threads_option
+from xlexport.commands.values import BUNDLE, OUTPUT, PATH
 from xlexport.terminal import tell
 
 __all__ = ["run"]

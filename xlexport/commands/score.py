@@ -13,15 +13,8 @@ import click
 
 from xlexport.commands.input_options import SPECIAL
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import (
-    BUNDLE,
-    NAMES,
-    OutputFile,
-    document_options,
-    quiet_option,
-    runtime_options,
-    usage_errors,
-)
+from xlexport.commands.options import document_options, quiet_option, runtime_options, usage_errors
+from xlexport.commands.values import BUNDLE, NAMES, OutputFile
 from xlexport.progress_bar import DocumentsBar
 from xlexport.scoring.score_options import HERE, OutputFormat, ScoreOptions
 from xlexport.terminal import (

@@ -11,8 +11,10 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, document_options, json_option, quiet_option, rare, refuse, runtime_options
+from xlexport.commands.options import document_options, json_option, quiet_option, refuse, runtime_options
+from xlexport.commands.settings import rare
 from xlexport.commands.signals import noticed
+from xlexport.commands.values import BUNDLE
 from xlexport.extras import require
 from xlexport.serve.options import ServeLimits
 from xlexport.terminal import is_quiet, print_json, print_line, tell, tell_lines, tell_problem

@@ -1,4 +1,4 @@
-"""Settings without an option of their own: `--set NAME=VALUE` gives one, `--help-settings` lists them.
+"""Declare options by their fields, and settings: `--set NAME=VALUE` gives one, `--help-settings` lists them.
 
 A setting is a parameter of a command like an option, with type, limits, default and help. It only has no flag.
 """
@@ -6,16 +6,33 @@ A setting is a parameter of a command like an option, with type, limits, default
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from xlexport.commands.values import NAMES, Integers, Several
+from xlexport.families import Option
 from xlexport.terminal import print_text
+from xltraining.config_fields import Kind
 from xltraining.messages import renamed
 
-__all__ = ["SettingOption", "set_options", "settings_of", "statement_settings", "unknown_option"]
+__all__ = [
+    "Decorator",
+    "SettingOption",
+    "declared",
+    "rare",
+    "set_options",
+    "settings_of",
+    "statement_settings",
+    "unknown_option",
+    "with_default",
+]
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+SEPARATED = 10_000  # from which on help separates thousands
 
 if not TYPE_CHECKING:  # which would take any name
     __getattr__ = renamed(__name__, {"Setting": "SettingOption"})
@@ -142,3 +159,67 @@ def _show_settings(ctx: click.Context, parameter: click.Parameter, asked: bool) 
             formatter.write_dl(records)
     print_text(formatter.getvalue().strip())
     ctx.exit()
+
+
+def _range(kind: Callable[..., Any], option: Option) -> Any:
+    """Return the type of numbers between the limits of an option; None if it has none."""
+    low, high = max(option.minimum, option.above), min(option.maximum, option.below)
+    if math.isinf(low) and math.isinf(high):
+        return None
+    return kind(
+        None if math.isinf(low) else low,
+        None if math.isinf(high) else high,
+        min_open=option.above == low,
+        max_open=option.below == high,
+    )
+
+
+def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorator:
+    """Return the decorator of a declared option; one that is not common is a `SettingOption`."""
+    kinds: dict[str, Any] = {
+        "integer": _range(click.IntRange, option) or click.INT,
+        "number": _range(click.FloatRange, option) or click.FLOAT,
+        "text": click.STRING,
+        "boolean": click.BOOL,
+        "choice": click.Choice(list(option.choices)),
+        "integers": Integers(),
+        "numbers": Several("numbers", float),
+        "names": NAMES,
+        "booleans": Several("booleans", click.BOOL),
+    }
+
+    def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        problem = None if value is None else option.problem(value)
+        if problem is not None:
+            raise click.BadParameter(problem, context, parameter)
+        return value
+
+    metavars = {"integer": "INTEGER", "number": "NUMBER", "boolean": "true|false"}
+    text, flag = option.help if help is None else help, option.name.replace("_", "-")
+    if not option.common:
+        more = {"cls": SettingOption, **more}
+    names = option.flags or (f"--{flag}",)
+    if option.common and option.kind == "boolean":
+        if not more.get("is_flag"):
+            more, names = {"default": None, **more}, (f"--{flag}/--no-{flag}",)
+    else:
+        metavar = option.metavar or metavars.get(option.kind)
+        more = {"type": kinds[option.kind], "metavar": metavar, **more}
+    return click.option(*names, option.name, help=text, **{"callback": check, **more})
+
+
+def rare(name: str, kind: Kind, help: str, **attributes: Any) -> Decorator:
+    """Return the decorator of a `SettingOption`; the attributes are those of an `Option`."""
+    return with_default(Option(name, kind, help, **attributes))
+
+
+def with_default(option: Option, **more: Any) -> Decorator:
+    """Return the decorator of a declared option whose help shows its default, as the command line writes it."""
+    default, shown = option.default, option.shown
+    if isinstance(default, bool):
+        shown = str(default).lower()
+    elif isinstance(default, int) and default >= SEPARATED:
+        shown = f"{default:,}"
+    if shown:  # click would put it into parentheses
+        more = {"help": f"{option.help}  [default: {shown}]", **more}
+    return declared(option, **{"default": default, "show_default": not shown and default not in (None, ()), **more})

@@ -14,7 +14,7 @@ import click
 
 from xlexport.commands.input_options import find_texts
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import OUTPUT, PATH, is_given, quiet_option
+from xlexport.commands.options import is_given, quiet_option
 from xlexport.commands.settings import SettingOption, statement_settings
 from xlexport.commands.signals import acknowledged
 from xlexport.commands.train_settings import (
@@ -25,6 +25,7 @@ from xlexport.commands.train_settings import (
     read_recipe,
     setting_options,
 )
+from xlexport.commands.values import OUTPUT, PATH
 from xlexport.extras import require
 from xlexport.progress_bar import ProgressBar, progress_bar
 from xlexport.terminal import INTERRUPTED, Interrupted, drawing, is_quiet, tell

@@ -25,8 +25,8 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import headed
-from xlexport.commands.options import Decorator, all_of, declared
-from xlexport.commands.settings import SettingOption
+from xlexport.commands.options import all_of
+from xlexport.commands.settings import Decorator, SettingOption, declared
 from xlruntime.messages import shown
 from xltraining.architectures import FIRST, architecture_names, config_class
 from xltraining.config_fields import Option, options_of

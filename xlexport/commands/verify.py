@@ -12,9 +12,6 @@ import click
 
 from xlexport.commands.long_help import LongCommand, headed, options_from
 from xlexport.commands.options import (
-    MODEL,
-    PATH,
-    BundleName,
     checkpoint_options,
     evaluation_options,
     given_options,
@@ -25,6 +22,7 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.commands.quantize import ids_option
+from xlexport.commands.values import MODEL, PATH, BundleName
 from xlexport.graph_proof.options import GraphOptions
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import failure, print_json, print_table, tell_lines

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, PATH, force_option, is_given, refuse
+from xlexport.commands.options import force_option, is_given, refuse
+from xlexport.commands.values import BUNDLE, PATH
 from xlexport.terminal import tell
 
 __all__ = ["web"]
