@@ -30,6 +30,7 @@ from xlexport.checkpoints.module_weights import load_weights
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError, TrustError
 from xlexport.families.step_model.source import user_source
+from xlexport.families.transformer_xl import tensorflow
 from xlruntime.bundle import Bundle
 from xlruntime.bundle_files import is_bundle
 from xlruntime.hub_cache import MAIN, cache_folder, download_advice, download_command, snapshots
@@ -157,7 +158,7 @@ def _models(name: str) -> Iterator[tuple[str, Path | ModelCode]]:
     """Yield each model of a name, after a name that means only this one."""
     if match := IN_FILE.fullmatch(name):
         yield name, _code_in_file(Path(match[1]), match[2] or "")
-    elif formats.exists(path := Path(name)):
+    elif (path := Path(name)).exists() or tensorflow.matches(path):
         yield f"./{path}", path
     for code in sorted(map(_installed_code, entry_points(group=GROUP)), key=lambda code: code.name):
         if name in (code.name, code.entry.name):

@@ -24,7 +24,7 @@ from xlruntime.bundle import FileDigest
 from xlruntime.bundle_files import is_bundle
 from xlruntime.messages import listed
 
-__all__ = ["FORMATS", "CheckpointFormat", "exists", "format_names", "load"]
+__all__ = ["FORMATS", "CheckpointFormat", "format_names", "load"]
 
 KNOWN = "Give a checkpoint of a known format: docs/checkpoints.md lists them. docs/own_models.md converts other models."
 OTHERS = {  # of other libraries, by their first bytes or the ending of their name
@@ -86,11 +86,6 @@ def format_names() -> list[str]:
     return [module.NAME for module in FORMATS]
 
 
-def exists(path: Path) -> bool:
-    """Return whether a path is there; a TensorFlow checkpoint is the common beginning of several files."""
-    return path.exists() or tensorflow.matches(path)
-
-
 def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
     """Read a checkpoint.
 
@@ -136,7 +131,7 @@ def _build(
 
 
 def _check_something_there(path: Path) -> None:
-    if not exists(path):
+    if not path.exists() and not tensorflow.matches(path):
         raise CheckpointNotFoundError(f"{path}: no such file or folder.", hint="Check the path.")
     if path.is_dir() or not path.exists():
         return
