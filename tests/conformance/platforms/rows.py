@@ -28,7 +28,6 @@ PACKAGES = ("onnxruntime", "numpy", "safetensors", "tokenizers", "sentencepiece"
 CONFORMANCE = "xlconformance"
 CASES = "state_"
 KERNELS = "linux-x86_64"  # of this machine
-MANYLINUX = tuple(f"manylinux_2_{number}_x86_64" for number in (28, 27, 17))
 NODES = ("20.20.2", "22.23.3", "24.21.0")
 PYTHONS = {"3.11": "bookworm", "3.12": None, "3.13": "trixie", "3.14": "sid"}  # and the suites of Debian that have them
 
@@ -43,6 +42,11 @@ def python_program(
     plain = {"OPENBLAS_CORETYPE": "", "OPENBLAS_L2_SIZE": "", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     plain |= {"PYTHONPATH": places, "PYTHONSAFEPATH": "1"}
     return Program((*python, "-m", f"{'' if runner else 'tests.'}conformance.run", "--ops", str(ops)), plain)
+
+
+def manylinux(processor: str) -> list[str]:
+    """Return the tags of wheels for Linux on a processor, newest first."""
+    return [f"manylinux_2_{number}_{processor}" for number in (28, 27, 17)]
 
 
 def library_of(packages: Path) -> Path:
@@ -133,7 +137,7 @@ def _newer_python(workshop: Workshop, number: str, suite: str | None) -> Runner:
             raise Missing(f"python{number} is not installed, and no suite of Debian has it")
         folder = workshop.debian(suite, "amd64", f"python{number}", "libstdc++6") / "usr"
         loader = (folder / "lib64" / "ld-linux-x86-64.so.2", "--library-path", folder / "lib" / "x86_64-linux-gnu")
-        packages = workshop.wheels(MANYLINUX, number, pinned(*PACKAGES))
+        packages = workshop.wheels(manylinux("x86_64"), number, pinned(*PACKAGES))
         program = python_program([*loader, folder / "bin" / f"python{number}"], "none", [packages])
         return Program(program.command, {**program.environment, "PYTHONHOME": str(folder)})
 
@@ -174,7 +178,6 @@ def _oldest(name: str) -> str:
 ARM = "aarch64 (Neoverse N1), qemu"
 ARM_C = "C on aarch64"
 DEBIAN = ("bookworm", "arm64", "python3.11", "libstdc++6")
-MANYLINUX = tuple(f"manylinux_2_{number}_aarch64" for number in (28, 27, 17))
 # ONNX Runtime reads which processor it runs on, and would otherwise read that of this machine.
 CORE = """processor\t: {}
 BogoMIPS\t: 50.00
@@ -247,7 +250,7 @@ def _emulator(workshop: Workshop) -> tuple[list[str | Path], Path]:
 
 
 def _packages(workshop: Workshop) -> Path:
-    return workshop.wheels(MANYLINUX, "3.11", pinned(*PACKAGES))
+    return workshop.wheels(manylinux("aarch64"), "3.11", pinned(*PACKAGES))
 
 
 WINDOWS = "Windows x86-64 (wine)"
