@@ -342,7 +342,13 @@ def crossings(workshop: Workshop) -> list[Attempt]:
         return play(target, workshop.kit, CASES, ("--states", folder))
 
     return [
-        Attempt(f"state of {source}, continued by {target}", target, "", partial(cross, source, places[target]))
+        Attempt(
+            f"state of {source}, continued by {target}",
+            target,
+            "",
+            partial(cross, source, places[target]),
+            quick=all(places[place].runtime != "C" for place in (source, target)),
+        )
         for source, target in pairs
     ]
 
