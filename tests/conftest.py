@@ -21,6 +21,7 @@ from xlexport.extras import disable_telemetry
 os.environ["XLEXPORT_PROGRESS_SECONDS"] = "inf"
 # One thread here and in other processes: small models gain nothing from more, and lose much if processes share cores.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.pop("PYTHONUNBUFFERED", None)  # users' processes keep what they print until they flush it
 os.environ["XDG_CACHE_HOME"] = str(CACHE.folder.parent / "user")  # not the user's own
 disable_telemetry()
 

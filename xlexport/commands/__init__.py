@@ -180,4 +180,9 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # before a command loads PyTorch
     disable_telemetry()
     with environment_of_children():  # also of processes that libraries start
-        sys.exit(execute(sys.argv[1:]))
+        status = execute(sys.argv[1:])
+        try:
+            sys.stdout.flush()
+        except OSError:  # Python would try again at its end, and exit with status 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(status)
