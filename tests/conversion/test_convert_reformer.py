@@ -35,6 +35,7 @@ from xltraining.checkpoint import save_checkpoint
 if TYPE_CHECKING:
     from tests.helpers.bundles import ConvertedReformer
 
+pytestmark = pytest.mark.full
 IDS = np.random.default_rng(5).integers(0, 30, 700)
 
 
@@ -80,7 +81,6 @@ def test_manifest_says_how_a_band_is_evaluated(band: ConvertedReformer) -> None:
     }
 
 
-@pytest.mark.full
 def test_manifest_says_how_whole_documents_are_evaluated(chunk: ConvertedReformer) -> None:
     bundle = read_bundle(chunk.folder)
     assert bundle.settings.to_dict() == {"segment_len": 128, "restart": False, "n_hashes": 2}

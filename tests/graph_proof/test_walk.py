@@ -44,6 +44,7 @@ def test_axes_are_found_by_their_names_and_by_their_places(tmp_path: Path) -> No
         assert {name for name, check in checks.items() if check.passed} >= {"cuts", "rows", "buffers", "save", "range"}
 
 
+@pytest.mark.full
 def test_cache_that_grows_begins_empty_and_the_mask_follows(tmp_path: Path) -> None:
     report, checks = prove(write(tmp_path / "attention.onnx", ATTENTION))
     assert report.passed, report.rows()
@@ -161,6 +162,7 @@ ACCUMULATOR = """
         ("0.9", "1", False),
     ],
 )
+@pytest.mark.full
 def test_loud_end_of_a_file_is_no_growth_without_end(old: str, new: str, passed: bool, tmp_path: Path) -> None:
     loudness = np.concatenate([np.full(200, 1e-3), np.linspace(0.1, 1, 200)])
     np.save(tmp_path / "loud.npy", np.random.default_rng(0).uniform(-1, 1, (400, 1, 4)) * loudness[:, None, None])

@@ -66,7 +66,7 @@ CASES = [
     Case(H=1, d=1),
     Case(H=3, d=41, S=3),
     Case(offset=11 - 17 * 10**9),  # it counts modulo the capacity
-    pytest.param(Case(H=8, d=16, S=37, C=150, near=90, offset=140, length=(113, 60)), marks=pytest.mark.full),
+    Case(H=8, d=16, S=37, C=150, near=90, offset=140, length=(113, 60)),
 ]
 
 

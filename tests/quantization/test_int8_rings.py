@@ -23,6 +23,7 @@ from xlruntime import Model, load
 from xlruntime.known_answers import KnownAnswers, walk
 from xlruntime.memory import Memory
 
+pytestmark = pytest.mark.full
 OPTIONS = QuantizeOptions("int8", max_delta_bits=1.0, memory_dtype="int8", tokens=512, threads=1)
 RING, SCALE = "memory_key_0", "memory_key_0_scale"
 
@@ -42,7 +43,6 @@ def rounded(source: Converted, tmp_path_factory: pytest.TempPathFactory) -> Mode
     return load(folder, threads=1)
 
 
-@pytest.mark.full
 def test_memories_are_integers_with_a_scale_a_row(rounded: Model, source: Converted) -> None:
     exact = load(source.folder, threads=1)
     kinds = {entry.input: (entry.dtype, len(entry.shape)) for entry in rounded.bundle.memory}
@@ -57,7 +57,6 @@ def test_memories_are_integers_with_a_scale_a_row(rounded: Model, source: Conver
         assert set(nodes) == {"RelativeAttentionInt8", "QuantizeRows"}
 
 
-@pytest.mark.full
 def test_scores_are_near_and_the_bundle_verifies(rounded: Model, source: Converted) -> None:
     exact = load(source.folder, threads=1)
     ids = random_ids(90, seed=3, vocab_size=256)
@@ -124,7 +123,6 @@ def test_rows_restart_and_streams_are_restored(rounded: Model, tmp_path: Path) -
         (BAND, "score.onnx has no operator RelativeAttention"),
     ],
 )
-@pytest.mark.full
 def test_memories_that_stay_float32_are_named(name: str, why: str, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text(" ".join(map(str, random_ids(2100, seed=3, vocab_size=40))))
@@ -135,7 +133,6 @@ def test_memories_that_stay_float32_are_named(name: str, why: str, tmp_path: Pat
     assert {entry.dtype for entry in load(tmp_path / "out").bundle.memory} <= {"float32", "int32"}
 
 
-@pytest.mark.full
 def test_memories_can_be_kept(source: Converted, tmp_path: Path) -> None:
     report = quantize(source.folder, tmp_path / "out", replace(OPTIONS, keep_float=("memories",)))
     assert (report.memory_dtype, report.memory_kept, report.kept) == ("float32", "asked for", {})

@@ -88,6 +88,7 @@ def test_graphs_share_each_weight_once(dtype: str, quantized: Callable[[Path, st
     assert not {f"{name}.weight{turned}" for name in products for turned in ("", ".T")} & left
 
 
+@pytest.mark.full
 def test_int8_weights_are_those_of_the_float32_graph(quantized: Callable[[Path, str], Path]) -> None:
     folder = quantized(BYTES, "int8")
     found = ir.load(folder / "score.onnx").graph.initializers
@@ -345,6 +346,7 @@ def test_refusals(source: Path, changes: dict[str, Any], texts: list[str], what:
     assert [path.name for path in tmp_path.iterdir()] == ["short"]
 
 
+@pytest.mark.full
 def test_quantized_damaged_and_missing_bundles_are_refused(
     copied: Path, quantized: Callable[[Path, str], Path], tmp_path: Path
 ) -> None:

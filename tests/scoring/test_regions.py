@@ -46,6 +46,7 @@ def test_empty_region_is_refused(marked: bytes) -> None:
         marked_regions(marked, "it")
 
 
+@pytest.mark.full
 def test_many_marks_take_linear_time() -> None:
     """Let a million marks be done at once, and not after hours."""
     text, edges = marked_regions(b"ab |" * 1_000_000, "it")

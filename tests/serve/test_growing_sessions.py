@@ -35,6 +35,7 @@ def begun(client: Any) -> str:
     return f"/v1/sessions/{client.post('/v1/sessions', json={}).json()['id']}"
 
 
+@pytest.mark.full
 def test_pieces_have_the_scores_of_the_whole_text(client: Any, folder: Path) -> None:
     stream = load(folder, threads=1).stream()
     expected = [*stream.feed(TEXT).log_probs.tolist(), *stream.flush().log_probs.tolist()]

@@ -15,6 +15,7 @@ from xltraining.reformer import LSHTrace, Reformer
 
 
 @torch.no_grad()
+@pytest.mark.full
 def test_any_segmentation_equals_the_direct_definition() -> None:
     model, tokens = make(), tokens_of(1, 96)
     expected, expected_overflows = naive_forward(model, tokens[0])
@@ -27,7 +28,7 @@ def test_any_segmentation_equals_the_direct_definition() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("changes", thinned(VARIANTS, VARIANTS[1::2]), ids=str)
+@pytest.mark.parametrize("changes", thinned(VARIANTS, VARIANTS[1:2]), ids=str)
 def test_variants_equal_the_direct_definition(changes: dict[str, Any]) -> None:
     model, tokens = make(**changes), tokens_of(1, 34)
     expected, expected_overflows = naive_forward(model, tokens[0])

@@ -78,6 +78,7 @@ def test_a_run_that_ctrl_c_stops_twice_resumes_bit_identically(tmp_path: Path, t
     assert all(torch.equal(tensor, expected.state_dict[name]) for name, tensor in found.state_dict.items())
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_an_evaluation_which_a_resume_repeats(tmp_path: Path, text: Path) -> None:
     scored: list[tuple[int, int]] = []
 
@@ -125,6 +126,7 @@ def test_training_works_outside_the_main_thread(tmp_path: Path, text: Path) -> N
     assert len(read_log(tmp_path / "run")) == 2
 
 
+@pytest.mark.full
 def test_training_leaves_random_state_and_threads_alone(tmp_path: Path, text: Path) -> None:
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     run(text, tmp_path / "run", replace(TRAINING, steps=2, threads=threads + 1))

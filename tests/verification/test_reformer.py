@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+pytestmark = pytest.mark.full
 IDS = np.random.default_rng(5).integers(0, 30, 1400)
-
-
 PURPOSES = ["score", "detail", "generate", "score_few"]
 
 
@@ -87,7 +86,6 @@ def on_step(model: Model, purpose: str, change: Change, number: int | None = Non
     ],
     ids=str,
 )
-@pytest.mark.full
 def test_band_equals_model_under_other_settings(changes: dict[str, Any], band: ConvertedReformer) -> None:
     model = band.open()
     report = check(band, model, segments=14, evaluation=model.evaluation(**changes))
@@ -96,7 +94,6 @@ def test_band_equals_model_under_other_settings(changes: dict[str, Any], band: C
     assert report.max_abs_memory_diff <= 1e-5
 
 
-@pytest.mark.full
 def test_documents_end_with_the_positions(band: ConvertedReformer) -> None:
     """Walk 1,399 tokens with 1,024 positions: segments of 100 end at 1,000, 1,024, 1,124 and so on."""
     model = band.open()
@@ -260,7 +257,6 @@ WEIGHTS = [
 
 
 @pytest.mark.parametrize("weight", thinned(WEIGHTS, ["head.bias", "layers.0.attention.query.weight"]))
-@pytest.mark.full
 def test_other_weights_are_found(weight: str, band: ConvertedReformer) -> None:
     other = copy.deepcopy(band.model)
     with torch.no_grad():
@@ -289,7 +285,6 @@ def newest(memory: Memory, name: str) -> npt.NDArray[Any]:
         ["memory_key_1", "memory_value_3"],
     ),
 )
-@pytest.mark.full
 def test_wrong_memory_is_found(name: str, purpose: str, band: ConvertedReformer) -> None:
     def drift(memory: Memory, outputs: Arrays, S: int) -> None:
         newest(memory, name)[1, 2] += 2e-3
@@ -355,7 +350,6 @@ def test_wrong_overflow_is_found(purpose: str, band: ConvertedReformer) -> None:
 
 @pytest.mark.parametrize("step", [1, 6])
 @pytest.mark.parametrize("counter", ["position", "offset"])
-@pytest.mark.full
 def test_wrong_counter_is_found(counter: str, step: int, band: ConvertedReformer) -> None:
     def skip(memory: Memory, outputs: Arrays, S: int) -> None:
         setattr(memory, counter, getattr(memory, counter) + 1)
@@ -376,7 +370,6 @@ def test_wrong_counter_is_found(counter: str, step: int, band: ConvertedReformer
     ],
 )
 @pytest.mark.parametrize("bad", thinned([1.01, np.nan], [1.01]))
-@pytest.mark.full
 def test_each_figure_of_each_graph_is_compared(
     name: str, purpose: str, output: str, bad: float, request: pytest.FixtureRequest
 ) -> None:
@@ -392,7 +385,6 @@ def test_each_figure_of_each_graph_is_compared(
     assert not check(converted, model).passed
 
 
-@pytest.mark.full
 def test_wrong_overflow_of_a_whole_document_is_found(paper: ConvertedReformer) -> None:
     def one_more(memory: Memory, outputs: Arrays, S: int) -> None:
         outputs["overflow"] = outputs["overflow"] + (np.arange(S) == 7)[:, None].astype(np.int32)

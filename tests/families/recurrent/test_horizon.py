@@ -111,6 +111,7 @@ def test_counter_that_holds_for_long_passes_with_its_limit(name: str) -> None:
     assert (horizon.note or "").startswith("" if limit is None else f"Documents have at most {limit:,} tokens: then ")
 
 
+@pytest.mark.full
 def test_special_ids_are_read_first_and_within_a_segment() -> None:
     model = Reset(lambda place, n: place % 5, first=0).eval()
     model.embedding, model.head = nn.Embedding(3000, D), nn.Linear(D, 3000)

@@ -105,7 +105,7 @@ def variables_of(oracle: Oracle) -> dict[str, npt.NDArray[np.float32]]:
 
 @pytest.mark.parametrize("same_length", [False, True], ids=["any_length", "same_length"])
 @pytest.mark.parametrize("clamp_len", [-1, 7])
-@pytest.mark.parametrize("name", thinned(VARIANTS, ["plain", "cut, narrow, tied", "WikiText-103", "One Billion Word"]))
+@pytest.mark.parametrize("name", thinned(VARIANTS, ["plain", "One Billion Word"]))
 def test_against_huggingface_over_segments(name: str, clamp_len: int, same_length: bool, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"clamp_len": clamp_len, "same_length": same_length}
     oracle = oracle_of(name, **settings)
@@ -344,6 +344,7 @@ def test_variables_that_do_not_fit(changes: dict[str, Any], what: str, tmp_path:
     assert what in refusal(changed(tmp_path, changes))
 
 
+@pytest.mark.full
 def test_many_layers_and_clusters_take_no_time(tmp_path: Path) -> None:
     """Refuse sizes that only names claim, without building them."""
     many = {f"transformer/layer_{number}/ff/layer_1/bias": floats(1) for number in range(3000)}
